@@ -1,0 +1,130 @@
+r"""Calibration of the positive class: does a score of 0.7 mean seven in ten?
+
+The same functions serve the observed scores :math:`g_\theta(x_i)` and the marginalised ones
+:math:`\bar p_i`; the paper's counterfactual versions are those of :math:`\bar p_i`.
+"""
+
+import torch
+from torch import Tensor
+
+from cfcore.metrics.loss import squared_error
+
+
+def brier_score(p: Tensor, y: Tensor) -> Tensor:
+    r"""Brier score :math:`\mathcal{C}_{\mathrm{Brier}}` (``eq:cf_brier``).
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} (\bar p_i - y_i)^2
+
+    A proper score: calibration and discrimination in one number. Marginalising lowers it by
+    exactly the stability variance, compared with the average over interventions.
+
+    Args:
+        p: Probabilities, shape (N,).
+        y: Labels 0 or 1, shape (N,).
+
+    Returns:
+        The score, shape ().
+
+    Example:
+        >>> brier_score(torch.tensor([0.5, 1.0]), torch.tensor([0, 1])).item()
+        0.125
+    """
+    return squared_error(p, y).mean()
+
+
+def bin_index(p: Tensor, bins: int) -> Tensor:
+    r"""The calibration bin of every score.
+
+    Bins are equal in width, with edges k / bins in float64; each holds its lower edge and the
+    last one also its upper edge, so that a score of 1 has a bin.
+
+    Args:
+        p: Probabilities, shape (N,).
+        bins: The number of bins.
+
+    Returns:
+        Indices in 0 ... bins - 1, shape (N,).
+
+    Example:
+        >>> bin_index(torch.tensor([0.0, 0.1, 0.95, 1.0], dtype=torch.float64), 10).tolist()
+        [0, 1, 9, 9]
+    """
+    edges = torch.arange(1, bins, dtype=torch.float64, device=p.device) / bins
+    return torch.bucketize(p.double().contiguous(), edges, right=True)
+
+
+def bin_sums(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    r"""Size :math:`|I_b|` and excess :math:`\sum_{i \in I_b} (y_i - p_i)` of every bin.
+
+    Args:
+        p: Probabilities, shape (N,).
+        y: Labels 0 or 1, shape (N,).
+        bins: The number of bins.
+
+    Returns:
+        The sizes and the excesses, each of shape (bins,).
+
+    Example:
+        >>> size, excess = bin_sums(torch.tensor([0.25, 0.25, 0.75]), torch.tensor([0, 1, 1]), 2)
+        >>> size.tolist(), excess.tolist()
+        ([2.0, 1.0], [0.5, 0.25])
+    """
+    index = bin_index(p, bins)
+    excess = y.double() - p.double()
+    zeros = excess.new_zeros(bins)
+    return (
+        zeros.scatter_add(0, index, torch.ones_like(excess)),
+        zeros.scatter_add(0, index, excess),
+    )
+
+
+def expected_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
+    r"""Expected calibration error :math:`\mathcal{C}_{\mathrm{ECE}}` (``eq:cf_ece``).
+
+    .. math:: \sum_{b=1}^{B} \frac{|I_b|}{N} \left| \frac{1}{|I_b|} \sum_{i \in I_b} y_i
+        - \frac{1}{|I_b|} \sum_{i \in I_b} \bar p_i \right|
+
+    How far the frequency of disease is from the score, bin by bin. This is the calibration of the
+    positive class, not of the confidence in the predicted class. In small samples it is
+    too high: the deviations of the bins never cancel.
+
+    Args:
+        p: Probabilities, shape (N,).
+        y: Labels 0 or 1, shape (N,).
+        bins: The number of bins.
+
+    Returns:
+        The error, shape ().
+
+    Example:
+        >>> p, y = torch.tensor([0.25, 0.25, 0.75, 0.75]), torch.tensor([0, 1, 1, 1])
+        >>> expected_calibration_error(p, y, bins=2).item()
+        0.25
+    """
+    _, excess = bin_sums(p, y, bins)
+    return excess.abs().sum() / p.shape[0]
+
+
+def maximum_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
+    r"""Maximum calibration error, the worst non-empty bin.
+
+    .. math:: \max_{b :\, I_b \neq \emptyset} \left| \frac{1}{|I_b|} \sum_{i \in I_b} y_i
+        - \frac{1}{|I_b|} \sum_{i \in I_b} \bar p_i \right|
+
+    The column MCE of the paper's calibration table. A bin with a single patient can set it.
+
+    Args:
+        p: Probabilities, shape (N,).
+        y: Labels 0 or 1, shape (N,).
+        bins: The number of bins.
+
+    Returns:
+        The error, shape ().
+
+    Example:
+        >>> p, y = torch.tensor([0.25, 0.25, 0.75, 0.75]), torch.tensor([0, 0, 1, 0])
+        >>> maximum_calibration_error(p, y, bins=2).item()
+        0.25
+    """
+    size, excess = bin_sums(p, y, bins)
+    return (excess.abs() / size.clamp(min=1)).amax()

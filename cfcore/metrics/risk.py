@@ -1,0 +1,169 @@
+r"""Risks: what the losses are on average, after marginalisation, and in the worst tail.
+
+All but the first take the losses :math:`L_i(\tilde{a}_k)`, shape (N, K), so that any loss will do.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cfcore.metrics.loss import Loss, cross_entropy
+from cfcore.metrics.marginal import marginal_prediction
+from cfcore.metrics.sorting import argsort
+
+
+def original_risk(p: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
+    r"""Conventional risk :math:`\mathcal{R}_{\mathrm{orig}}` on the observed images.
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \ell\big(g_\theta(x_i), y_i\big)
+
+    The number that the paper's metrics are compared with.
+
+    Args:
+        p: Observed probabilities, shape (N,).
+        y: Labels 0 or 1, shape (N,).
+        loss: A function of probabilities and labels.
+
+    Returns:
+        The risk, shape ().
+
+    Example:
+        >>> round(original_risk(torch.tensor([0.5, 0.5]), torch.tensor([0, 1])).item(), 4)
+        0.6931
+    """
+    return loss(p.double(), y).mean()
+
+
+def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
+    r"""Counterfactual marginal risk :math:`\mathcal{R}_{\mathrm{CM}}` (``eq:cmr``).
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \ell(\bar p_i, y_i)
+
+    The loss of the average. By Jensen's inequality it never exceeds the average of the loss,
+    :func:`expected_risk`; for the cross-entropy the gap is at least half of
+    :func:`~cfcore.metrics.stability.stability_variance`.
+
+    Args:
+        p: Counterfactual probabilities, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        y: Labels 0 or 1, shape (N,).
+        loss: A function of probabilities and labels.
+
+    Returns:
+        The risk, shape ().
+
+    Example:
+        >>> p, q = torch.tensor([[0.1, 0.9]]), torch.tensor([0.5, 0.5])
+        >>> round(marginal_risk(p, q, torch.tensor([1])).item(), 4)
+        0.6931
+    """
+    return loss(marginal_prediction(p, q), y).mean()
+
+
+def expected_risk(loss: Tensor, q: Tensor) -> Tensor:
+    r"""Interventional expected risk :math:`\mathcal{R}_{\mathrm{IE}}` (``eq:ier``).
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N}
+        \mathbb{E}_{\tilde{a} \sim q} \big[ L_i(\tilde{a}) \big]
+
+    The average of the loss: what a patient should expect whose nuisance values are drawn
+    from q.
+
+    Args:
+        loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+
+    Returns:
+        The risk, shape ().
+
+    Example:
+        >>> expected_risk(torch.tensor([[4.0, 0.0]]), torch.tensor([0.25, 0.75])).item()
+        1.0
+    """
+    return (loss.double() @ q.double()).mean()
+
+
+def patient_tail_losses(loss: Tensor, q: Tensor, alphas: Sequence[float]) -> Tensor:
+    r"""The tail of every patient's losses, for several tail masses at the cost of one sort.
+
+    .. math:: \mathrm{CVaR}_\alpha(L_i) = \frac{1}{\alpha} \sum_k
+        \min\big(q_k,\, (\alpha - Q_{ik})_+\big)\, L_i(\tilde{a}_k)
+
+    where :math:`Q_{ik}` is the mass of the interventions that are worse than k.
+
+    Args:
+        loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        alphas: A tail masses, each in [0, 1].
+
+    Returns:
+        The tail losses, shape (N, A).
+
+    Example:
+        >>> loss, q = torch.tensor([[4.0, 1.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])
+        >>> patient_tail_losses(loss, q, (1.0, 0.75)).tolist()
+        [[2.5, 3.0], [1.0, 1.3333333333333333]]
+    """
+    loss = loss.double()
+    worst_first = argsort(-loss)
+    loss, q = loss.gather(-1, worst_first), q.double().take(worst_first)  # both (N, K)
+    used = q.cumsum(dim=-1) - q  # mass already taken by worse interventions
+
+    def tail(alpha: float) -> Tensor:
+        if alpha == 0:
+            return loss.masked_fill(q == 0, -torch.inf).amax(dim=-1)
+
+        # The tail rarely ends on a whole intervention: K=16, alpha=0.1 holds 1.6 of them.
+        share = (alpha - used).clamp_(min=0).minimum(q)
+        return (share * loss).sum(dim=-1) / alpha
+
+    return torch.stack([tail(alpha) for alpha in alphas], dim=-1)
+
+
+def tail_risk(loss: Tensor, q: Tensor, alpha: float) -> Tensor:
+    r"""Counterfactual tail risk :math:`\mathcal{R}_{\mathrm{CVaR},\alpha}` (``eq:cf_cvar``).
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{CVaR}_{\alpha}\big(L_i(\tilde{a})\big),
+        \qquad \tilde{a} \sim q
+
+    The whole distribution (``alpha = 1``) gives the interventional expected risk and the
+    single worst intervention (``alpha = 0``) gives the worst case. An intervention on the edge
+    of the tail counts with the share of its mass that lies inside, so that splitting an
+    intervention into two equal ones changes nothing.
+
+    Args:
+        loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        alpha: The tail mass, in [0, 1].
+
+    Returns:
+        The risk, shape ().
+
+    Example:
+        >>> loss, q = torch.tensor([[4.0, 1.0, 3.0, 2.0]]), torch.full((4,), 1 / 4)
+        >>> [tail_risk(loss, q, alpha).item() for alpha in (1.0, 0.5, 0.375, 0.0)]
+        [2.5, 3.5, 3.6666666666666665, 4.0]
+    """
+    return patient_tail_losses(loss, q, (alpha,)).mean()
+
+
+def worst_case_risk(loss: Tensor, q: Tensor) -> Tensor:
+    r"""Worst-case risk :math:`\mathcal{R}_{\mathrm{WC}} = \mathcal{R}_{\mathrm{CVaR},0}`.
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \max_{k :\, q_k > 0} L_i(\tilde{a}_k)
+
+    The limit of the tail risk as the tail shrinks: the maximum over the support of q.
+
+    Args:
+        loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+
+    Returns:
+        The risk, shape ().
+
+    Example:
+        >>> worst_case_risk(torch.tensor([[4.0, 1.0, 9.0]]), torch.tensor([0.5, 0.5, 0.0])).item()
+        4.0
+    """
+    return tail_risk(loss, q, alpha=0)

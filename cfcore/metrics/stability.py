@@ -1,0 +1,150 @@
+"""Stability: how far the output moves when only a nuisance variable does. No labels needed."""
+
+from torch import Tensor
+
+
+def patient_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
+    r"""Variance of every patient's score under q.
+
+    .. math:: v_i = \sum_k q_k \Big(p_{ik} - \sum_j q_j \, p_{ij}\Big)^2
+
+    Scores are taken relative to the first intervention, so that a constant has a variance of
+    exactly zero.
+
+    Args:
+        p: Counterfactual probabilities, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        correction: 0 if the columns are all of q; 1 if they are K draws from it.
+
+    Returns:
+        The variances, shape (N,).
+
+    Example:
+        >>> p = torch.tensor([[0.2, 0.6], [0.3, 0.3]], dtype=torch.float64)
+        >>> patient_variance(p, torch.tensor([0.5, 0.5]))
+        tensor([0.0400, 0.0000], dtype=torch.float64)
+    """
+    p, q, draws = p.double(), q.double(), p.shape[-1]
+    shift = p - p[:, :1]
+    variance = (shift - (shift @ q)[:, None]) ** 2 @ q
+    return variance * (draws / (draws - correction))
+
+
+def stability_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
+    r"""Counterfactual stability :math:`\mathcal{S}_{\mathrm{var}}` (``eq:stability_var``).
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{Var}_{\tilde{a} \sim q}
+        \big[ g_\theta\big(\tilde{x}_i(\tilde{a})\big) \big]
+
+    The mean over patients of the variance within a patient; low is stable. On a grid it is the
+    population variance under q. With M Monte Carlo draws (``correction=1``) it is multiplied by
+    M / (M - 1), which makes it unbiased.
+
+    Args:
+        p: Counterfactual probabilities, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        correction: 0 if the columns are all of q; 1 if they are K draws from it.
+
+    Returns:
+        The variance, shape ().
+
+    Example:
+        >>> p, q = torch.tensor([[0.25, 0.75], [0.5, 0.5]]), torch.tensor([0.5, 0.5])
+        >>> stability_variance(p, q).item(), stability_variance(p, q, correction=1).item()
+        (0.03125, 0.0625)
+    """
+    return patient_variance(p, q, correction=correction).mean()
+
+
+def patient_flips(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Tensor:
+    r"""Probability under q that an intervention changes a patient's decision.
+
+    Args:
+        p_obs: Observed probabilities, shape (N,).
+        p: Counterfactual probabilities, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        threshold: Decisions are ``p > threshold``, strictly.
+
+    Returns:
+        The probabilities, shape (N,).
+
+    Example:
+        >>> p_obs, p = torch.tensor([0.9, 0.1]), torch.tensor([[0.8, 0.2], [0.3, 0.5]])
+        >>> patient_flips(p_obs, p, torch.tensor([0.75, 0.25])).tolist()
+        [0.25, 0.0]
+    """
+    flips = (p.double() > threshold) != (p_obs.double() > threshold)[:, None]
+    return flips.double() @ q.double()
+
+
+def flip_rate(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Tensor:
+    r"""Counterfactual flip rate :math:`\mathcal{S}_{\mathrm{flip}}` (``eq:flip_rate``).
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathbb{E}_{\tilde{a} \sim q} \Big[ \mathbb{1}\big\{
+        \mathbb{1}[g_\theta(x_i) > \tau] \neq
+        \mathbb{1}[g_\theta(\tilde{x}_i(\tilde{a})) > \tau] \big\} \Big]
+
+    How often a decision changes only because a nuisance variable does. The observed image is the
+    reference, so that a generator which does not reproduce it flips decisions by itself.
+
+    Args:
+        p_obs: Observed probabilities, shape (N,).
+        p: Counterfactual probabilities, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        threshold: The decision threshold :math:`\tau`; decisions are ``p > threshold``.
+
+    Returns:
+        The rate, shape ().
+
+    Example:
+        >>> p_obs, p = torch.tensor([0.9, 0.1]), torch.tensor([[0.8, 0.2], [0.3, 0.5]])
+        >>> flip_rate(p_obs, p, torch.tensor([0.5, 0.5])).item()
+        0.25
+    """
+    return patient_flips(p_obs, p, q, threshold).mean()
+
+
+def disagreement_rate(p_obs: Tensor, p_bar: Tensor, threshold: float = 0.5) -> Tensor:
+    r"""Observed-marginalised disagreement :math:`\mathcal{D}_{\mathrm{obs\text{-}marg}}`
+    (``eq:obs_marg_disagreement``).
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathbb{1} \big\{
+        \mathbb{1}[g_\theta(x_i) > \tau] \neq \mathbb{1}[\bar p_i > \tau] \big\}
+
+    How often marginalising would have led to another decision. The caption of the paper's
+    appendix table calls another quantity by this name: :func:`mean_absolute_difference`.
+
+    Args:
+        p_obs: Observed probabilities, shape (N,).
+        p_bar: Marginalised predictions, :func:`~cfcore.metrics.marginal.rounded`, shape (N,).
+        threshold: The decision threshold :math:`\tau`; decisions are ``p > threshold``.
+
+    Returns:
+        The rate, shape ().
+
+    Example:
+        >>> disagreement_rate(torch.tensor([0.9, 0.4]), torch.tensor([0.5, 0.3])).item()
+        0.5
+    """
+    return ((p_obs.double() > threshold) != (p_bar.double() > threshold)).double().mean()
+
+
+def mean_absolute_difference(p_obs: Tensor, p_bar: Tensor) -> Tensor:
+    r"""Mean absolute difference between observed and marginalised scores, ``D_abs``.
+
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \big| g_\theta(x_i) - \bar p_i \big|
+
+    The definition in the caption of the paper's appendix table of stability.
+
+    Args:
+        p_obs: Observed probabilities, shape (N,).
+        p_bar: Marginalised predictions, shape (N,).
+
+    Returns:
+        The difference, shape ().
+
+    Example:
+        >>> mean_absolute_difference(torch.tensor([0.75, 0.5]), torch.tensor([0.5, 0.5])).item()
+        0.125
+    """
+    return (p_obs.double() - p_bar.double()).abs().mean()

@@ -1,0 +1,15 @@
+"""What all tests and doctests share."""
+
+import numpy as np
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def doctest_names(doctest_namespace: dict[str, object]) -> None:
+    doctest_namespace.update(np=np, torch=torch)
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
