@@ -1,0 +1,183 @@
+"""Checks of what users pass in: early, and with the offending row and value in the message."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+Numbers = ArrayLike | Tensor
+
+TOLERANCE = 1e-6  # how far weights may be from summing to one
+
+
+class InputError(ValueError):
+    """A value that cannot be used, and where it stands.
+
+    Attributes:
+        problem: What is wrong, without the place.
+        column: The name of the argument or column, if there is one to blame.
+        row: The row of the table, counted from 0, if there is one to blame.
+    """
+
+    def __init__(self, problem: str, *, column: str | None = None, row: int | None = None) -> None:
+        self.problem, self.column, self.row = problem, column, row
+        place = "".join((column or "", "" if row is None else f"[{row}]"))
+        super().__init__(f"{place}: {problem}" if place else problem)
+
+
+def as_tensor(values: Numbers, name: str, axes: int) -> Tensor:
+    """Numbers as a tensor, sharing memory where possible; no value is looked at.
+
+    Args:
+        values: A tensor, an array, a series or nested lists.
+        name: What to call it in a message.
+        axes: The number of axes that it must have.
+
+    Returns:
+        The tensor, in its own precision.
+
+    Example:
+        >>> as_tensor([[0.5, 0.25]], "p_cf", axes=2).shape
+        torch.Size([1, 2])
+    """
+    if not isinstance(values, Tensor):
+        values = torch.from_numpy(as_array(values, name))
+    if values.ndim != axes:
+        shape = tuple(values.shape)
+        raise InputError(
+            f"needs {axes} axes, not {values.ndim} (its shape is {shape})", column=name
+        )
+    if values.is_complex():
+        raise InputError("must be real numbers, not complex ones", column=name)
+    return values.detach()
+
+
+def as_array(values: Numbers, name: str) -> np.ndarray:
+    """Numbers as an array that torch can share."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError("is ragged: its rows differ in length", column=name) from None
+    if array.dtype.kind not in "biuf":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"must be numbers, not {array.dtype}", column=name) from None
+    if array.dtype.itemsize > 8 or (array.dtype.kind == "u" and array.dtype.itemsize > 1):
+        array = array.astype(np.float64)
+    return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="CW")
+
+
+def first_row(bad: Tensor) -> tuple[int, ...]:
+    """The first place where ``bad`` holds."""
+    return tuple(torch.nonzero(bad)[0].tolist())
+
+
+def check_range(values: Tensor, name: str, low: float, high: float, what: str) -> None:
+    """Refuse numbers that are NaN, infinite or outside [low, high].
+
+    Example:
+        >>> check_range(torch.tensor([0.5, 1.5]), "p_obs", 0, 1, "a probability in [0, 1]")
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: p_obs[1]: 1.5 is not a probability in [0, 1]
+    """
+    if values.numel() == 0:
+        return
+    lowest, highest = torch.stack(values.aminmax()).double().tolist()  # NaN if any is
+    if low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest):
+        return
+
+    numbers = values.double()
+    row, *column = first_row(~((numbers >= low) & (numbers <= high) & numbers.isfinite()))
+    name = "_".join([name, *map(str, column)])
+    raise InputError(f"{values[(row, *column)].item():.9g} is not {what}", column=name, row=row)
+
+
+def check_labels(y: Tensor, name: str = "y") -> None:
+    """Refuse labels other than 0 and 1."""
+    wrong = (y != 0) & (y != 1)
+    if wrong.any():
+        (row,) = first_row(wrong)
+        raise InputError(f"{y[row].item():.9g} is not a label, 0 or 1", column=name, row=row)
+
+
+def check_sizes(obs: Tensor, cf: Tensor, y: Tensor | None, names: Sequence[str]) -> None:
+    """Refuse empty tables and arguments that are not about the same patients."""
+    if obs.shape[0] == 0:
+        raise InputError("there are no patients (N = 0)", column=names[0])
+    if cf.shape[1] == 0:
+        raise InputError("there are no interventions (K = 0)", column=names[1])
+    for name, values in zip(names[1:], (cf, y), strict=True):
+        if values is not None and values.shape[0] != obs.shape[0]:
+            raise InputError(
+                f"has {values.shape[0]} rows, but {names[0]} has {obs.shape[0]}", column=name
+            )
+
+
+def check_weights(q: Numbers | None, interventions: int) -> Tensor:
+    """Intervention probabilities in float64, uniform by default, summing to exactly one.
+
+    Example:
+        >>> check_weights(None, 4).tolist()
+        [0.25, 0.25, 0.25, 0.25]
+        >>> check_weights([0.5, 0.6], 2)
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: q: the weights sum to 1.1, not to 1
+    """
+    if q is None:
+        return torch.full((interventions,), 1 / interventions, dtype=torch.float64)
+    q = as_tensor(q, "q", axes=1).double()
+    if q.shape[0] != interventions:
+        raise InputError(
+            f"has {q.shape[0]} weights, but there are {interventions} interventions", column="q"
+        )
+    check_range(q, "q", 0, math.inf, "a weight: finite and not negative")
+    total = q.sum().item()
+    if abs(total - 1) > TOLERANCE:
+        raise InputError(f"the weights sum to {total:.9g}, not to 1", column="q")
+    return q / q.sum()
+
+
+def check_fraction(value: float, name: str) -> float:
+    """A number in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise InputError(f"must be a number, not {value!r}", column=name)
+    if not 0 <= value <= 1:
+        raise InputError(f"{value:.9g} is outside [0, 1]", column=name)
+    return float(value)
+
+
+def check_alphas(alphas: Sequence[float]) -> tuple[float, ...]:
+    """Tail masses, in [0, 1] and distinct when printed with two decimals.
+
+    Example:
+        >>> check_alphas([0.101, 0.102])
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: alphas: 0.101 and 0.102 are both called 0.10
+    """
+    if not isinstance(alphas, Sequence | np.ndarray) or isinstance(alphas, str):
+        raise InputError(f"must be a sequence of numbers, not {alphas!r}", column="alphas")
+    seen: dict[str, float] = {}
+    for alpha in alphas:
+        alpha = check_fraction(alpha, "alphas")
+        other = seen.setdefault(f"{alpha:.2f}", alpha)
+        if other is not alpha:
+            raise InputError(
+                f"{other:.9g} and {alpha:.9g} are both called {alpha:.2f}", column="alphas"
+            )
+    return tuple(seen.values())
+
+
+def check_count(value: int, name: str, least: int = 1) -> int:
+    """A whole number that is large enough."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InputError(f"must be a whole number, not {value!r}", column=name)
+    if value < least:
+        raise InputError(f"{value} is less than {least}", column=name)
+    return int(value)

@@ -1,0 +1,152 @@
+"""One call for every number of the paper's tables."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cfcore.checks import (
+    Numbers,
+    as_tensor,
+    check_alphas,
+    check_count,
+    check_fraction,
+    check_labels,
+    check_range,
+    check_sizes,
+    check_weights,
+)
+from cfcore.metrics.loss import Loss, resolve_loss
+from cfcore.metrics.summary import Question, Reading, from_logits, from_probabilities, summarise
+
+FLOAT_MAX = torch.finfo(torch.float64).max
+
+
+class UndefinedMetricWarning(UserWarning):
+    """A metric has no value on these data, and is NaN."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Checked scores of one predictor, and how to read them.
+
+    Attributes:
+        obs: Observed scores, shape (N,).
+        cf: Counterfactual scores, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        y: Labels, shape (N,), or None.
+        read: Whether the scores are probabilities or logits.
+    """
+
+    obs: Tensor
+    cf: Tensor
+    q: Tensor
+    y: Tensor | None
+    read: Reading
+
+
+def check_table(
+    obs: Numbers,
+    cf: Numbers,
+    y: Numbers | None = None,
+    q: Numbers | None = None,
+    *,
+    read: Reading = from_probabilities,
+) -> Table:
+    """Check scores, labels and weights; raises an ``InputError`` at the first fault."""
+    logits = read is from_logits
+    kind = "logit" if logits else "p"
+    names = (f"{kind}_obs", f"{kind}_cf", "y")
+    obs, cf = as_tensor(obs, names[0], axes=1), as_tensor(cf, names[1], axes=2)
+    y = None if y is None else as_tensor(y, "y", axes=1)
+    check_sizes(obs, cf, y, names)
+
+    low, high = (-FLOAT_MAX, FLOAT_MAX) if logits else (0, 1)
+    what = "a finite logit" if logits else "a probability in [0, 1]"
+    check_range(obs, names[0], low, high, what)
+    check_range(cf, names[1], low, high, what)
+    if y is not None:
+        check_labels(y)
+        y = y.to(obs.device)
+    q = check_weights(q, cf.shape[1]).to(obs.device)
+    return Table(obs, cf, q, y, read)
+
+
+def check_question(
+    threshold: float,
+    alphas: Sequence[float],
+    bins: int,
+    loss: str | Loss = "bce",
+    correction: int = 0,
+) -> Question:
+    """Check what is asked for."""
+    return Question(
+        threshold=check_fraction(threshold, "threshold"),
+        alphas=check_alphas(alphas),
+        bins=check_count(bins, "bins"),
+        loss=resolve_loss(loss),
+        correction=correction,
+    )
+
+
+def evaluate_table(table: Table, question: Question) -> dict[str, float]:
+    """The metrics of checked scores as numbers; warns of those that are undefined."""
+    metrics = summarise(table.obs, table.cf, table.q, table.y, question=question, read=table.read)
+    values = dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
+    undefined = [name for name, value in values.items() if value != value]
+    if undefined:
+        warnings.warn(
+            f"{', '.join(undefined)} undefined (NaN): ranks need two patients or more, whose "
+            "observed and marginalised scores are not all equal",
+            UndefinedMetricWarning,
+            stacklevel=3,
+        )
+    return values
+
+
+def evaluate(
+    p_obs: Numbers,
+    p_cf: Numbers,
+    y: Numbers | None = None,
+    *,
+    q: Numbers | None = None,
+    threshold: float = 0.5,
+    alphas: Sequence[float] = (0.5, 0.25, 0.1),
+    bins: int = 10,
+    loss: str | Loss = "bce",
+) -> dict[str, float]:
+    r"""Every metric of the paper for one predictor, from its probabilities.
+
+    Arguments may be tensors on any device, arrays, series or lists. They are cast to float64
+    before anything else, block by block.
+
+    Args:
+        p_obs: Probabilities on the observed images, shape (N,).
+        p_cf: Probabilities on the counterfactual images, shape (N, K).
+        y: Labels 0 or 1, shape (N,). Without them, only the label-free metrics are computed.
+        q: Intervention probabilities, shape (K,), summing to one; uniform by default.
+        threshold: Decisions are ``p > threshold``, strictly.
+        alphas: Tail masses in [0, 1]; each gives an entry ``R_CVaR_<alpha>`` with two decimals.
+        bins: The number of calibration bins, equal in width.
+        loss: ``"bce"`` (nats), ``"brier"`` or a function of probabilities and labels, used by
+            all risks.
+
+    Returns:
+        Numbers by name: ``R_orig R_CM R_IE R_CVaR_0.50 R_CVaR_0.25 R_CVaR_0.10 R_WC Brier_orig
+        ECE_orig MCE_orig Brier_marg ECE_marg MCE_marg S_var S_flip D_obs D_abs S_rank tau_b
+        abs_rank_change``. Rank correlations that are undefined are NaN, with a warning.
+
+    Raises:
+        InputError: If a value cannot be used; the message names it and its row.
+
+    Example:
+        >>> metrics = evaluate([0.9, 0.2, 0.6], [[0.9, 0.5], [0.2, 0.1], [0.7, 0.3]], [1, 0, 1])
+        >>> print(f"{metrics['R_orig']:.4f} {metrics['R_CM']:.4f} {metrics['R_IE']:.4f}")
+        0.2798 0.4041 0.4479
+        >>> metrics["S_flip"], metrics["S_rank"]
+        (0.3333333333333333, 1.0)
+    """
+    question = check_question(threshold, alphas, bins, loss)
+    return evaluate_table(check_table(p_obs, p_cf, y, q), question)
