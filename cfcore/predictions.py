@@ -1,0 +1,250 @@
+"""The waist of the project: what one predictor says of every patient in every world."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cfcore.bootstrap import bootstrap_table, compare_tables
+from cfcore.checks import InputError, Numbers, as_tensor, check_count, check_labels, check_weights
+from cfcore.evaluate import Table, check_question, check_table, evaluate_table
+from cfcore.files import write_atomically
+from cfcore.metrics.loss import Loss
+from cfcore.metrics.stability import flip_rate, mean_absolute_difference
+from cfcore.metrics.summary import from_logits
+from cfcore.resampling import check_resampling
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 1
+
+
+def check_shape(values: Tensor | None, name: str, *shapes: tuple[int, ...]) -> None:
+    """Refuse a tensor that has none of these shapes; None passes."""
+    if values is not None and tuple(values.shape) not in shapes:
+        raise InputError(f"has shape {tuple(values.shape)}, not {shapes[0]}", column=name)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    r"""Observed, null and counterfactual logits of one predictor, with all that explains them.
+
+    Logits, not probabilities: a saturated float32 probability has lost its loss and its rank.
+
+    Attributes:
+        logit_obs: Logits of the observed images, shape (N,).
+        logit_null: Logits under the null intervention, each patient's own parents, shape (N,):
+            what the generator alone does to the score.
+        logit_cf: Logits of the counterfactual images, shape (N, K).
+        grid: The values of the intervened variables, each of shape (K,), or (N, K) if every
+            patient has its own Monte Carlo draws.
+        q: Intervention probabilities, shape (K,); uniform by default.
+        y: Labels 0 or 1, shape (N,), if known.
+        parents: The recorded parents, each of shape (N,).
+        patient: A patient identifier for each row, whole numbers or text, shape (N,); several
+            rows may be of one patient.
+        provenance: Whatever is needed to make this again: JSON values only.
+
+    Example:
+        >>> predictions = Predictions(
+        ...     logit_obs=torch.tensor([2.0, -1.0]),
+        ...     logit_null=torch.tensor([2.0, -1.0]),
+        ...     logit_cf=torch.tensor([[2.0, -2.0], [-1.0, -1.0]]),
+        ...     grid={"sex": torch.tensor([0.0, 1.0])},
+        ... )
+        >>> predictions.evaluate()["S_flip"]
+        0.25
+    """
+
+    logit_obs: Tensor
+    logit_null: Tensor
+    logit_cf: Tensor
+    grid: Mapping[str, Tensor]
+    q: Tensor | None = None
+    y: Tensor | None = None
+    parents: Mapping[str, Tensor] = field(default_factory=dict)
+    patient: Sequence[int] | Sequence[str] | None = None
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rows, interventions = as_tensor(self.logit_cf, "logit_cf", axes=2).shape
+        object.__setattr__(self, "q", check_weights(self.q, interventions))
+        if self.y is not None:
+            check_labels(self.y)
+        columns = {name: getattr(self, name) for name in ("logit_obs", "logit_null", "y")}
+        columns |= {f"parents.{name}": values for name, values in self.parents.items()}
+        for name, values in columns.items():
+            check_shape(values, name, (rows,))
+        for name, values in self.grid.items():
+            check_shape(values, f"grid.{name}", (interventions,), (rows, interventions))
+        if self.patient is not None and len(self.patient) != rows:
+            raise InputError(f"has {len(self.patient)} rows, not {rows}", column="patient")
+
+    def __len__(self) -> int:
+        return self.logit_obs.shape[0]
+
+    @property
+    def draws(self) -> bool:
+        """Whether every patient has its own Monte Carlo draws instead of a common grid."""
+        return any(values.ndim == 2 for values in self.grid.values())
+
+    @property
+    def table(self) -> Table:
+        """The checked scores."""
+        return check_table(self.logit_obs, self.logit_cf, self.y, self.q, read=from_logits)
+
+    def evaluate(
+        self,
+        *,
+        threshold: float = 0.5,
+        alphas: Sequence[float] = (0.5, 0.25, 0.1),
+        bins: int = 10,
+        loss: str | Loss = "bce",
+    ) -> dict[str, float]:
+        """Every metric, as :func:`cfcore.evaluate` gives them, with losses exact from logits."""
+        question = check_question(threshold, alphas, bins, loss, correction=int(self.draws))
+        return evaluate_table(self.table, question)
+
+    def bootstrap(
+        self,
+        *,
+        threshold: float = 0.5,
+        alphas: Sequence[float] = (0.5, 0.25, 0.1),
+        bins: int = 10,
+        loss: str | Loss = "bce",
+        replicates: int = 1000,
+        rank_replicates: int = 200,
+        level: float = 0.95,
+        seed: int = 0,
+    ) -> "pd.DataFrame":
+        """Every metric with an interval, as :func:`cfcore.bootstrap` gives them."""
+        question = check_question(threshold, alphas, bins, loss, correction=int(self.draws))
+        sampling = check_resampling(
+            len(self), self.patient, replicates, rank_replicates, level, seed
+        )
+        return bootstrap_table(self.table, question, sampling)
+
+    def compare(
+        self,
+        other: "Predictions",
+        *,
+        threshold: float = 0.5,
+        alphas: Sequence[float] = (0.5, 0.25, 0.1),
+        bins: int = 10,
+        loss: str | Loss = "bce",
+        replicates: int = 1000,
+        rank_replicates: int = 200,
+        level: float = 0.95,
+        seed: int = 0,
+    ) -> "pd.DataFrame":
+        """The other predictor's metrics minus these, as :func:`cfcore.compare` gives them."""
+        check_same_patients(self, other)
+        question = check_question(threshold, alphas, bins, loss, correction=int(self.draws))
+        sampling = check_resampling(
+            len(self), self.patient, replicates, rank_replicates, level, seed
+        )
+        return compare_tables(self.table, other.table, question, sampling)
+
+    def floor(self, *, threshold: float = 0.5) -> dict[str, float]:
+        """Flips and score changes that the generator causes without any intervention.
+
+        Returns:
+            ``S_flip`` and ``D_abs`` of the null intervention against the observed score: what
+            remains of these metrics for a predictor that ignores the nuisance variables.
+        """
+        p_obs, p_null = self.logit_obs.double().sigmoid(), self.logit_null.double().sigmoid()
+        everything = torch.ones(1, device=p_obs.device)
+        return {
+            "S_flip": flip_rate(p_obs, p_null[:, None], everything, threshold).item(),
+            "D_abs": mean_absolute_difference(p_obs, p_null).item(),
+        }
+
+    def reweight(self, q: Numbers) -> "Predictions":
+        """The same table under another target distribution on its grid, at no cost."""
+        if self.draws:
+            raise InputError("Monte Carlo draws follow the q they were drawn from", column="q")
+        return replace(self, q=check_weights(q, self.logit_cf.shape[1]))
+
+    def save(self, path: str | Path) -> Path:
+        """Write a safetensors file: no pickle, all or nothing, the same bytes every time.
+
+        Args:
+            path: Where to write, usually ``*.safetensors``.
+
+        Returns:
+            The path.
+        """
+        from safetensors.torch import save
+
+        tensors = {
+            name: getattr(self, name) for name in ("logit_obs", "logit_null", "logit_cf", "q")
+        }
+        tensors |= {f"grid.{name}": values for name, values in self.grid.items()}
+        tensors |= {f"parents.{name}": values for name, values in self.parents.items()}
+        if self.y is not None:
+            tensors["y"] = self.y
+        header = {"format": FORMAT, "provenance": dict(self.provenance)}
+        header |= {"patient": None if self.patient is None else np.asarray(self.patient).tolist()}
+
+        # One entry only: safetensors writes several in an order that changes from run to run.
+        text = json.dumps(header, sort_keys=True, allow_nan=False)
+        tensors = {name: values.detach().cpu().contiguous() for name, values in tensors.items()}
+        return write_atomically(path, save(tensors, metadata={"cfcore": text}))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Predictions":
+        """Read what :meth:`save` wrote.
+
+        Args:
+            path: A file.
+
+        Returns:
+            The predictions, on the CPU.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            InputError: If the file is damaged or something else; the message names it.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: there is no such file")
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = json.loads((file.metadata() or {})["cfcore"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            check_count(header["format"], "format")
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise InputError(f"{path} does not hold predictions, or is damaged ({error})") from None
+        if header["format"] > FORMAT:
+            raise InputError(f"{path} was written by a newer version of cfcore; update to read it")
+
+        parts = {
+            part: {k.removeprefix(f"{part}."): v for k, v in tensors.items() if k.startswith(part)}
+            for part in ("grid", "parents")
+        }
+        columns = {k: v for k, v in tensors.items() if "." not in k}
+        return cls(**columns, **parts, patient=header["patient"], provenance=header["provenance"])
+
+
+def check_same_patients(first: Predictions, second: Predictions) -> None:
+    """Refuse to compare predictions that are not about the same patients in the same order."""
+    if len(first) != len(second):
+        raise InputError(f"the predictions are about {len(first)} and {len(second)} rows")
+    if (first.y is None) != (second.y is None):
+        raise InputError("only one of the predictions has labels")
+    if first.y is not None and (first.y != second.y).any():
+        raise InputError("the predictions disagree about the labels", column="y")
+    if first.patient is not None and second.patient is not None:
+        differ = np.asarray(first.patient) != np.asarray(second.patient)
+        if differ.any():
+            row = int(differ.argmax())
+            pair = f"{first.patient[row]!r} and {second.patient[row]!r}"
+            raise InputError(f"the predictions are about {pair}", column="patient", row=row)
