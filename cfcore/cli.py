@@ -1,0 +1,209 @@
+"""The command line."""
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import cfcore
+from cfcore.checks import InputError
+from cfcore.evaluate import UndefinedMetricWarning
+from cfcore.files import write_atomically
+from cfcore.notebook import ParameterError
+from cfcore.table import FileError
+
+EXPECTED = (FileError, InputError, ParameterError, OSError)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The words after ``cfcore``; those of this process by default.
+
+    Returns:
+        The exit code: 0, or 2 if the input cannot be used, which one line on stderr explains.
+    """
+    arguments = parser().parse_args(argv)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UndefinedMetricWarning)
+            arguments.command(arguments)
+        for warning in caught:
+            print(f"cfcore: warning: {warning.message}", file=sys.stderr)
+    except EXPECTED as error:
+        print(f"cfcore: {describe(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def describe(error: Exception) -> str:
+    """One line about an error that the user can mend."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
+def parser() -> Parser:
+    """All commands and their options."""
+    root = Parser(
+        prog="cfcore",
+        description="Counterfactual marginalisation: robustness of classifiers to nuisances.",
+    )
+    root.add_argument("--version", action="version", version=f"cfcore {cfcore.__version__}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_evaluate(commands)
+    add_audit(commands)
+    add_run(commands)
+    return root
+
+
+def add_evaluate(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "evaluate",
+        help="every metric of the paper from a table of probabilities",
+        description="Every metric of the paper for one predictor, from a CSV file with the columns "
+        "p_obs (probability on the observed image), p_cf_0 ... p_cf_{K-1} (on each counterfactual "
+        "image) and, if labels are known, y (0 or 1). Other columns are ignored.",
+    )
+    command.add_argument("file", type=Path, metavar="FILE.csv", help="one row for each image")
+    command.add_argument(
+        "--q",
+        type=Path,
+        metavar="FILE",
+        help="CSV file with a column q: K intervention probabilities in the order of the p_cf "
+        "columns, summing to one (default: uniform)",
+    )
+    command.add_argument(
+        "--threshold",
+        type=float,
+        default=0.5,
+        metavar="T",
+        help="a decision is positive if p > T (default: %(default)s)",
+    )
+    command.add_argument(
+        "--alphas",
+        type=float,
+        nargs="+",
+        default=[0.5, 0.25, 0.1],
+        metavar="A",
+        help="tail masses of the tail risks, in [0, 1] (default: 0.5 0.25 0.1)",
+    )
+    command.add_argument(
+        "--bins",
+        type=int,
+        default=10,
+        metavar="B",
+        help="calibration bins of equal width (default: %(default)s)",
+    )
+    command.add_argument(
+        "--replicates",
+        type=int,
+        default=0,
+        metavar="R",
+        help="also print 95 %% intervals from R bootstrap samples of the rows (default: none)",
+    )
+    command.add_argument(
+        "--json", type=Path, metavar="OUT", help="also write the metrics to a JSON file"
+    )
+    command.set_defaults(command=evaluate)
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Print every metric of a table of probabilities."""
+    from cfcore.bootstrap import bootstrap
+    from cfcore.checks import check_weights
+    from cfcore.report import as_frame, as_json, as_text
+    from cfcore.table import read_columns, score_columns, weight_column
+
+    scores = read_columns(arguments.file, score_columns)
+    p_cf = scores.values[:, [name.startswith("p_cf") for name in scores.names]]
+    data = (scores["p_obs"], p_cf, scores["y"] if "y" in scores.names else None)
+    options = {name: getattr(arguments, name) for name in ("threshold", "alphas", "bins")}
+    if arguments.q is not None:
+        weights = read_columns(arguments.q, weight_column)
+        with weights.blame():
+            options["q"] = check_weights(weights["q"], p_cf.shape[1])
+
+    with scores.blame():
+        metrics = cfcore.evaluate(*data, **options)
+        frame = as_frame(metrics)
+        if arguments.replicates:
+            frame = bootstrap(*data, **options, replicates=arguments.replicates)
+    if arguments.json is not None:
+        write_atomically(arguments.json, as_json(metrics).encode())
+    print(f"{arguments.file}: N = {len(p_cf)}, K = {p_cf.shape[1]}")
+    print(as_text(frame))
+
+
+def add_audit(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "audit-paper",
+        help="check the published tables against identities that must hold",
+        description="Check every row of the published tables against identities that hold for any "
+        "data, with rounding allowed for; list repeated rows, and cells in which main text and "
+        "appendix differ.",
+    )
+    command.add_argument(
+        "--json", type=Path, metavar="OUT", help="also write the findings to a JSON file"
+    )
+    command.set_defaults(command=audit_paper)
+
+
+def audit_paper(arguments: argparse.Namespace) -> None:
+    """Print what is impossible or suspicious in the published tables."""
+    from cfcore.audit import audit, read_tables, summary
+
+    findings = audit(read_tables())
+    if arguments.json is not None:
+        text = json.dumps([finding.as_dict() for finding in findings], indent=2)
+        write_atomically(arguments.json, f"{text}\n".encode())
+    for finding in findings:
+        place = f"{finding.setting} {finding.family} {finding.strength:g} ({finding.where})"
+        print(f"{place}: {finding.statement} [{finding.identity}]")
+    print(f"\n{len(findings)} findings\n{summary(findings).to_string()}")
+
+
+def add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "run",
+        help="execute a notebook of the book, with other parameters if you like",
+        description="Execute a notebook from top to bottom and write it with its outputs. A "
+        "parameter that the notebook does not have is refused.",
+    )
+    command.add_argument("source", type=Path, metavar="NOTEBOOK", help="a .md or .ipynb notebook")
+    command.add_argument("out", type=Path, metavar="OUT.ipynb", help="where to write it")
+    command.add_argument(
+        "-p",
+        "--parameter",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="change a parameter; the value is read as YAML (repeatable)",
+    )
+    command.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Execute a notebook."""
+    import yaml
+
+    from cfcore.notebook import run as run_notebook
+
+    given = {name: yaml.safe_load(value) for name, value in arguments.parameter}
+    run_notebook(arguments.source, arguments.out, given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

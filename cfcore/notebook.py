@@ -1,0 +1,115 @@
+"""Running the book's notebooks with other parameters."""
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cfcore.files import write_atomically
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+
+class ParameterError(ValueError):
+    """A parameter that the notebook does not have."""
+
+
+def read(path: str | Path) -> "NotebookNode":
+    """Read a notebook, either text (``.md``) or ``.ipynb``, without its outputs."""
+    import jupytext
+
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such notebook")
+    notebook = jupytext.read(path)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return notebook
+
+
+def parameters(notebook: "NotebookNode") -> list[str]:
+    """The names that a notebook's cell tagged ``parameters`` assigns.
+
+    Args:
+        notebook: A notebook.
+
+    Returns:
+        The names, in order; none if there is no such cell.
+    """
+    tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
+    statements = [node for cell in tagged for node in ast.parse(cell.source).body]
+    targets = [
+        target
+        for node in statements
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+    ]
+    return [target.id for target in targets]
+
+
+def run(
+    source: str | Path,
+    out: str | Path,
+    given: Mapping[str, object] | None = None,
+    *,
+    progress: bool = True,
+) -> Path:
+    """Execute a notebook from top to bottom and write it with its outputs.
+
+    What is written depends on the notebook, the parameters and the code alone: timings and paths
+    are left out. If a cell fails, the notebook up to that cell is kept beside ``out`` as
+    ``<name>.failed.ipynb``, and ``out`` is not touched.
+
+    Args:
+        source: The notebook, ``.md`` or ``.ipynb``.
+        out: Where to write the executed notebook.
+        given: Parameters to change; each must be in the notebook's cell tagged ``parameters``.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The path of the executed notebook.
+
+    Raises:
+        ParameterError: If the notebook has no such parameter.
+        FileNotFoundError: If there is no such notebook.
+    """
+    import nbformat
+    import papermill
+
+    source, out, given = Path(source), Path(out), dict(given or {})
+    notebook = read(source)
+    known = parameters(notebook)
+    for name in given:
+        if name not in known:
+            raise ParameterError(
+                f"{source}: there is no parameter {name!r}; it has {', '.join(known) or 'none'}"
+            )
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    failed = out.with_name(f"{out.stem}.failed.ipynb")
+    executed = papermill.execute_notebook(
+        notebook,
+        failed,
+        given,
+        kernel_name="python3",
+        cwd=source.parent,
+        progress_bar=progress,
+    )
+    failed.unlink()
+    write_atomically(out, nbformat.writes(tidy(executed)).encode())
+    return out
+
+
+def tidy(notebook: "NotebookNode") -> "NotebookNode":
+    """Drop what differs from run to run: timings, paths, cell identifiers, kernel versions."""
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata.pop("language_info", None)
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+        if not cell.metadata.get("tags", True):
+            cell.metadata.pop("tags")
+    return notebook

@@ -1,0 +1,172 @@
+"""Reading scores from CSV files, and saying exactly which cell cannot be used."""
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cfcore.checks import InputError
+
+CHUNK = 10_000  # rows at a time
+COUNTERFACTUAL = re.compile(r"p_cf_(0|[1-9][0-9]*)")
+
+
+class FileError(ValueError):
+    """A file that cannot be used; the message names the file, and the row and value to blame."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a CSV file, and the line in which each row stands.
+
+    Attributes:
+        path: The file.
+        names: The columns that were read.
+        values: Their numbers, shape (N, C).
+        lines: The line of each row, counted from 1 with the header, as an editor shows them.
+    """
+
+    path: Path
+    names: list[str]
+    values: np.ndarray
+    lines: np.ndarray
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.values[:, self.names.index(name)]
+
+    @contextmanager
+    def blame(self) -> Iterator[None]:
+        """Name the file and the line in every :class:`~cfcore.checks.InputError` raised inside."""
+        try:
+            yield
+        except InputError as error:
+            place = [str(self.path)]
+            if error.row is not None:
+                place.append(f"row {self.lines[error.row]}")
+            if error.column is not None:
+                place.append(f"column {error.column}")
+            raise FileError(f"{', '.join(place)}: {error.problem}") from None
+
+
+def read_header(path: Path, reader: "csv.reader") -> list[str]:
+    """The names in the first line, each of which must stand there once."""
+    header = [name.strip() for name in next(reader, [])]
+    if not header:
+        raise FileError(f"{path}: the file is empty; its first line must name the columns")
+    for name in header:
+        if name and header.count(name) > 1:
+            raise FileError(f"{path}, row 1: there are {header.count(name)} columns {name!r}")
+    return header
+
+
+def read_columns(path: str | Path, choose: Callable[[Path, list[str]], list[str]]) -> Columns:
+    """Read the columns that ``choose`` picks from the header of a CSV file.
+
+    Args:
+        path: The file: comma-separated, UTF-8, with a header.
+        choose: Given the path and the names in the header, those to read.
+
+    Returns:
+        The columns.
+
+    Raises:
+        FileError: If the file is missing, empty or ragged, or a cell is not a number.
+    """
+    path = Path(path)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            header = read_header(path, reader)
+            names = choose(path, header)
+            wanted = [header.index(name) for name in names]
+            parts = list(read_parts(path, reader, header, wanted))
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except csv.Error as error:
+        raise FileError(f"{path}, row {reader.line_num}: {error}") from None
+    if not parts:
+        raise FileError(f"{path}: there are no rows below the header")
+    return Columns(path, names, *(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def read_parts(
+    path: Path, reader: "csv.reader", header: list[str], wanted: list[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Numbers and lines of the rows, ten thousand at a time."""
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    for row in reader:
+        if not row:
+            continue
+        if len(row) != len(header):
+            counts = f"{len(row)} cells, but the header has {len(header)}"
+            raise FileError(f"{path}, row {reader.line_num}: {counts}")
+        rows.append([row[i] for i in wanted])
+        lines.append(reader.line_num)
+        if len(rows) == CHUNK:
+            yield as_numbers(path, rows, lines, [header[i] for i in wanted]), np.array(lines)
+            rows, lines = [], []
+    if rows:
+        yield as_numbers(path, rows, lines, [header[i] for i in wanted]), np.array(lines)
+
+
+def as_numbers(path: Path, rows: list[list[str]], lines: list[int], names: list[str]) -> np.ndarray:
+    """Cells as numbers, shape (rows, columns); the first that is not one is named."""
+    try:
+        return np.array(rows, dtype=np.float64)
+    except ValueError:
+        for row, line in zip(rows, lines, strict=True):
+            for cell, name in zip(row, names, strict=True):
+                check_number(cell, f"{path}, row {line}, column {name}")
+        raise
+
+
+def check_number(cell: str, place: str) -> None:
+    """Refuse a cell that is not a number."""
+    try:
+        float(cell)
+    except ValueError:
+        what = f"{cell!r} is not a number" if cell.strip() else "the cell is empty"
+        raise FileError(f"{place}: {what}") from None
+
+
+def score_columns(path: Path, header: list[str]) -> list[str]:
+    """The columns of a table of scores: ``p_obs``, ``y`` if there is one, ``p_cf_0``, ...
+
+    Example:
+        >>> score_columns(Path("t.csv"), ["id", "p_cf_1", "p_obs", "p_cf_0"])
+        ['p_obs', 'p_cf_0', 'p_cf_1']
+        >>> score_columns(Path("t.csv"), ["p_obs", "p_cf_0", "p_cf_2"])
+        Traceback (most recent call last):
+        ...
+        cfcore.table.FileError: t.csv, row 1: there is no column p_cf_1, but a column p_cf_2
+    """
+    if "p_obs" not in header:
+        found = ", ".join(header[:8]) + (", ..." if len(header) > 8 else "")
+        raise FileError(f"{path}, row 1: there is no column p_obs (found: {found})")
+    for name in header:
+        if name.startswith("p_cf") and not COUNTERFACTUAL.fullmatch(name):
+            raise FileError(
+                f"{path}, row 1: column {name!r} is not of the form p_cf_0, p_cf_1, ..."
+            )
+    numbers = sorted(int(name[5:]) for name in header if COUNTERFACTUAL.fullmatch(name))
+    if not numbers:
+        raise FileError(f"{path}, row 1: there is no column p_cf_0")
+    for expected, number in enumerate(numbers):
+        if number != expected:
+            gap = f"there is no column p_cf_{expected}, but a column p_cf_{number}"
+            raise FileError(f"{path}, row 1: {gap}")
+    return ["p_obs", *(["y"] if "y" in header else []), *(f"p_cf_{k}" for k in numbers)]
+
+
+def weight_column(path: Path, header: list[str]) -> list[str]:
+    """The column of a file of weights: ``q``."""
+    if "q" not in header:
+        raise FileError(f"{path}, row 1: there is no column q (found: {', '.join(header[:8])})")
+    return ["q"]
