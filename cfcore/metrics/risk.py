@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cfcore.metrics.loss import Loss, cross_entropy
 from cfcore.metrics.marginal import marginal_prediction
@@ -108,7 +109,7 @@ def patient_tail_losses(loss: Tensor, q: Tensor, alphas: Sequence[float]) -> Ten
     loss = loss.double()
     worst_first = argsort(-loss)
     loss, q = loss.gather(-1, worst_first), q.double().take(worst_first)  # both (N, K)
-    used = q.cumsum(dim=-1) - q  # mass already taken by worse interventions
+    used = pad(q[:, :-1].cumsum(dim=-1), (1, 0))  # mass already taken by worse interventions
 
     def tail(alpha: float) -> Tensor:
         if alpha == 0:
