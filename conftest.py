@@ -5,6 +5,12 @@ import pytest
 import torch
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """The number of threads changes the last digits, and costs time on small tensors."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def doctest_names(doctest_namespace: dict[str, object]) -> None:
     doctest_namespace.update(np=np, torch=torch)

@@ -47,9 +47,7 @@ def as_tensor(values: Numbers, name: str, axes: int) -> Tensor:
         values = torch.from_numpy(as_array(values, name))
     if values.ndim != axes:
         shape = tuple(values.shape)
-        raise InputError(
-            f"needs {axes} axes, not {values.ndim} (its shape is {shape})", column=name
-        )
+        raise InputError(f"needs {axes} axes, but its shape is {shape}", column=name)
     if values.is_complex():
         raise InputError("must be real numbers, not complex ones", column=name)
     return values.detach()
@@ -166,11 +164,11 @@ def check_alphas(alphas: Sequence[float]) -> tuple[float, ...]:
     seen: dict[str, float] = {}
     for alpha in alphas:
         alpha = check_fraction(alpha, "alphas")
-        other = seen.setdefault(f"{alpha:.2f}", alpha)
-        if other is not alpha:
-            raise InputError(
-                f"{other:.9g} and {alpha:.9g} are both called {alpha:.2f}", column="alphas"
-            )
+        name = f"{alpha:.2f}"
+        if name in seen:
+            problem = f"{seen[name]:.9g} and {alpha:.9g} are both called {name}"
+            raise InputError(problem, column="alphas")
+        seen[name] = alpha
     return tuple(seen.values())
 
 

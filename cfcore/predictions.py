@@ -220,18 +220,22 @@ class Predictions:
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})["cfcore"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            check_count(header["format"], "format")
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise InputError(f"{path} does not hold predictions, or is damaged ({error})") from None
-        if header["format"] > FORMAT:
-            raise InputError(f"{path} was written by a newer version of cfcore; update to read it")
+            if check_count(header["format"], "format") > FORMAT:
+                raise InputError("written by a newer version of cfcore")
+            return cls(
+                **{name: values for name, values in tensors.items() if "." not in name},
+                grid=part(tensors, "grid."),
+                parents=part(tensors, "parents."),
+                patient=header["patient"],
+                provenance=header["provenance"],
+            )
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: these are not predictions, or damaged: {error}") from None
 
-        parts = {
-            part: {k.removeprefix(f"{part}."): v for k, v in tensors.items() if k.startswith(part)}
-            for part in ("grid", "parents")
-        }
-        columns = {k: v for k, v in tensors.items() if "." not in k}
-        return cls(**columns, **parts, patient=header["patient"], provenance=header["provenance"])
+
+def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def check_same_patients(first: Predictions, second: Predictions) -> None:

@@ -1,0 +1,184 @@
+"""Intervals: the fast way equals the plain way, and they hold the truth as often as promised."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit
+
+from cfcore import Predictions, bootstrap, compare, evaluate
+from cfcore.evaluate import check_question, check_table
+from cfcore.resampling import check_resampling, replicate
+
+Data = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def population(rng: np.random.Generator, n: int) -> Data:
+    """A predictor that is moderately miscalibrated and moves with the intervention."""
+    logit = 1.5 * rng.normal(size=n) - 0.6
+    y = (rng.random(n) < expit(logit)).astype(int)
+    score = 1.5 * logit + 0.6 * rng.normal(size=n)
+    cf = score[:, None] + np.array([-1.2, -0.2, 0.3, 1.5]) * (0.2 + rng.random((n, 1)))
+    return expit(score), expit(cf), y
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_replicates_equal_evaluating_the_resampled_patients(clustered: bool) -> None:
+    p_obs, p_cf, y = population(np.random.default_rng(0), 60)
+    p_obs = p_obs.round(1)
+    patient = np.repeat(np.arange(20), 3)[::-1] if clustered else None
+    sampling = check_resampling(60, patient, 7, 5, 0.95, seed=3)
+    options = {"q": [0.1, 0.2, 0.3, 0.4], "threshold": 0.4, "alphas": (0.3,), "bins": 7}
+    table = check_table(p_obs, p_cf, y, options["q"])
+
+    fast = replicate(table, check_question(0.4, (0.3,), 7), sampling)
+
+    counts = torch.cat(list(sampling.counts())).numpy()
+    for b in range(7):
+        rows = np.repeat(np.arange(60), counts[b][sampling.code])
+        plain = evaluate(p_obs[rows], p_cf[rows], y[rows], **options)
+        ranked = {name: v for name, v in plain.items() if b < len(fast[name])}
+        assert {name: fast[name][b] for name in ranked} == pytest.approx(ranked, abs=1e-12)
+    assert {len(fast[name]) for name in ("S_rank", "tau_b", "abs_rank_change")} == {5}
+    assert {len(fast[name]) for name in ("R_CM", "ECE_marg", "S_var")} == {7}
+
+
+def test_patients_are_drawn_whole_and_equally_often() -> None:
+    patient = ["a", "b", "b", "c", "c", "c"]
+    sampling = check_resampling(6, patient, 4000, 0, 0.95, seed=0)
+
+    counts = torch.cat(list(sampling.counts()))
+
+    assert (counts.sum(dim=1) == 3).all()
+    torch.testing.assert_close(
+        counts.double().mean(dim=0), torch.ones(3).double(), atol=0.06, rtol=0
+    )
+    assert sampling.code.tolist() == [0, 1, 1, 2, 2, 2]
+
+
+def test_clusters_widen_the_interval() -> None:
+    p_obs, p_cf, y = (
+        np.repeat(values, 5, axis=0) for values in population(np.random.default_rng(1), 100)
+    )
+
+    rows = bootstrap(p_obs, p_cf, y, rank_replicates=0).set_index("metric")
+    patients = bootstrap(p_obs, p_cf, y, patient=np.repeat(np.arange(100), 5), rank_replicates=0)
+
+    ratio = width(patients.set_index("metric"), "R_CM") / width(rows, "R_CM")
+    assert ratio == pytest.approx(np.sqrt(5), rel=0.15)
+
+
+def width(frame: object, metric: str) -> float:
+    return frame.high[metric] - frame.low[metric]
+
+
+def test_the_frame_has_every_metric_and_the_same_seed_the_same_frame() -> None:
+    data = population(np.random.default_rng(2), 80)
+
+    first, second = (bootstrap(*data, replicates=120, rank_replicates=10) for _ in range(2))
+
+    assert list(first.columns) == ["metric", "estimate", "low", "high"]
+    assert dict(zip(first.metric, first.estimate, strict=True)) == evaluate(*data)
+    assert first.equals(second)
+    other = bootstrap(*data, replicates=120, rank_replicates=10, seed=1)
+    assert not first.low.equals(other.low)
+
+
+def test_more_confidence_is_a_wider_interval() -> None:
+    data = population(np.random.default_rng(3), 80)
+
+    narrow, wide = (bootstrap(*data, level=level, replicates=200) for level in (0.5, 0.99))
+
+    assert ((wide.high - wide.low) >= (narrow.high - narrow.low)).all()
+
+
+def test_undefined_metrics_have_no_interval() -> None:
+    with pytest.warns(UserWarning, match="undefined"):
+        frame = bootstrap(np.full(5, 0.5), np.full((5, 2), 0.5), replicates=10)
+
+    frame = frame.set_index("metric")
+    assert frame.loc[["S_rank", "tau_b"]].isna().all(axis=None)
+    assert not frame.drop(["S_rank", "tau_b"]).isna().any(axis=None)
+
+
+def coverage(n: int, trials: int, rank_replicates: int) -> dict[str, float]:
+    """How often 95 % intervals hold the value in the population."""
+    truth = evaluate(*population(np.random.default_rng(99), 400_000))
+    truth["abs_rank_change"] *= n / 400_000
+    held = dict.fromkeys(truth, 0)
+    for trial in range(trials):
+        data = population(np.random.default_rng(trial), n)
+        frame = bootstrap(*data, replicates=200, rank_replicates=rank_replicates, seed=trial)
+        for row in frame.itertuples():
+            held[row.metric] += row.low <= truth[row.metric] <= row.high
+    return {name: count / trials for name, count in held.items()}
+
+
+def test_intervals_of_means_hold_the_truth_as_often_as_promised() -> None:
+    means = ["R_orig", "R_CM", "R_IE", "R_CVaR_0.10", "R_WC", "Brier_marg", "S_var", "S_flip"]
+
+    held = coverage(n=300, trials=300, rank_replicates=0)
+
+    # Three standard errors of 300 trials are 0.04.
+    assert {name: held[name] for name in means if not 0.91 <= held[name] <= 0.99} == {}
+    errors = ["ECE_orig", "MCE_orig", "ECE_marg", "MCE_marg"]
+    assert {name: held[name] for name in errors if not 0.83 <= held[name] <= 1} == {}
+
+
+def test_intervals_of_ranks_hold_the_truth_as_often_as_promised() -> None:
+    ranks = ["S_rank", "tau_b", "abs_rank_change"]
+
+    held = coverage(n=200, trials=80, rank_replicates=60)
+
+    # Three standard errors of 80 trials are 0.07.
+    assert {name: held[name] for name in ranks if not 0.88 <= held[name] <= 1} == {}
+
+
+def test_comparing_on_the_same_patients_is_sharper_than_apart() -> None:
+    p_obs, p_cf, y = population(np.random.default_rng(4), 500)
+    shift = expit(np.log(p_cf / (1 - p_cf)) * 1.2)
+
+    together = compare((p_obs, p_cf), (p_obs, shift), y, rank_replicates=20).set_index("metric")
+
+    apart = [bootstrap(p_obs, p, y, rank_replicates=0).set_index("metric") for p in (p_cf, shift)]
+    alone = np.hypot(width(apart[0], "R_IE"), width(apart[1], "R_IE"))
+    assert width(together, "R_IE") < 0.5 * alone
+    assert together.low["R_IE"] > 0
+    reports = [evaluate(p_obs, p, y) for p in (p_cf, shift)]
+    difference = {name: reports[1][name] - value for name, value in reports[0].items()}
+    assert together.estimate.to_dict() == pytest.approx(difference)
+
+
+def test_a_difference_of_nothing_is_found_significant_rarely() -> None:
+    found = 0
+    for trial in range(60):
+        rng = np.random.default_rng(trial)
+        p_obs, p_cf, y = population(rng, 200)
+        first, second = (
+            expit(np.log(p_cf / (1 - p_cf)) + 0.5 * rng.normal(size=(200, 1))) for _ in "ab"
+        )
+        frame = compare((p_obs, first), (p_obs, second), y, replicates=150, rank_replicates=0)
+        row = frame.set_index("metric").loc["R_CM"]
+        found += not row.low <= 0 <= row.high
+    assert found <= 10  # 3 expected; more than 10 has a probability below 1 in 1,000
+
+
+def test_predictions_bootstrap_and_compare_from_logits() -> None:
+    rng = torch.Generator().manual_seed(0)
+    logit = torch.randn(60, 5, generator=rng)
+    given = Predictions(
+        logit_obs=logit[:, 0],
+        logit_null=logit[:, 0],
+        logit_cf=logit[:, 1:],
+        grid={"sex": torch.arange(4)},
+        y=torch.arange(60) % 2,
+        patient=[i // 2 for i in range(60)],
+    )
+    p = logit.double().sigmoid()
+
+    frame = given.bootstrap(replicates=50, rank_replicates=10)
+
+    plain = bootstrap(
+        p[:, 0], p[:, 1:], given.y, patient=given.patient, replicates=50, rank_replicates=10
+    )
+    np.testing.assert_allclose(frame[["low", "high"]], plain[["low", "high"]], rtol=1e-9)
+    assert given.compare(given, replicates=10).estimate.abs().max() == 0
