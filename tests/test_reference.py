@@ -12,6 +12,7 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from cfcore import Predictions, evaluate
 from cfcore import metrics as m
+from cfcore.metrics.ranking import group_kendall, tie_groups
 
 Case = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -225,14 +226,16 @@ def test_a_stratum_without_both_classes_has_no_auc() -> None:
     assert m.worst_gap(areas).isnan()
 
 
-@pytest.mark.parametrize("values", [2, 5, 1000])
-def test_kendall_agrees_with_scipy_with_many_ties(values: int) -> None:
-    rng = np.random.default_rng(values)
-    x, y = rng.integers(values, size=(2, 777))
+@pytest.mark.parametrize("n", [2, 3, 8, 9, 777, 4096])
+@pytest.mark.parametrize("values", [2, 5, 1000, 10**6])
+def test_kendall_of_an_accelerator_agrees_with_scipy(values: int, n: int) -> None:
+    x, y = np.random.default_rng(n + values).integers(values, size=(2, n))
 
-    assert m.kendall(torch.tensor(x), torch.tensor(y)).item() == pytest.approx(
-        kendalltau(x, y).statistic, abs=1e-12
-    )
+    tau = group_kendall(tie_groups(torch.tensor(x)), tie_groups(torch.tensor(y))).item()
+
+    assert tau == pytest.approx(kendalltau(x, y).statistic, abs=1e-12, nan_ok=True)
+    plain = m.kendall(torch.tensor(x), torch.tensor(y)).item()
+    assert plain == pytest.approx(tau, abs=1e-12, nan_ok=True)
 
 
 def test_spearmans_printed_formula_holds_without_ties() -> None:

@@ -15,7 +15,7 @@ from cfcore.metrics.loss import (
     squared_error,
 )
 from cfcore.metrics.marginal import marginal_prediction, rounded
-from cfcore.metrics.ranking import correlation, group_kendall, group_ranks, tie_groups
+from cfcore.metrics.ranking import average_ranks, correlation, kendall
 from cfcore.metrics.risk import patient_tail_losses
 from cfcore.metrics.stability import patient_flips, patient_variance
 
@@ -180,12 +180,12 @@ def calibration(p: Tensor, y: Tensor, bins: int, which: str) -> dict[str, Tensor
 
 
 def ranking(p_obs: Tensor, p_bar: Tensor) -> dict[str, Tensor]:
-    """The three rank metrics, sharing their sorts."""
-    groups, marginal_groups = tie_groups(p_obs), tie_groups(p_bar)
-    ranks, marginal_ranks = group_ranks(groups), group_ranks(marginal_groups)
+    """The three rank metrics, two of them sharing their ranks."""
+    tau = kendall(p_obs, p_bar)
+    ranks, marginal_ranks = average_ranks(p_obs), average_ranks(p_bar)
     return {
         "S_rank": correlation(ranks, marginal_ranks),
-        "tau_b": group_kendall(groups, marginal_groups),
+        "tau_b": tau,
         "abs_rank_change": (ranks - marginal_ranks).abs().mean(),
     }
 

@@ -1,0 +1,258 @@
+"""The command line: the same numbers, and one helpful line when something is wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cfcore import evaluate
+from cfcore.cli import main
+
+HEADER = "p_obs,y,p_cf_0,p_cf_1"
+ROWS = ["0.9,1,0.8,0.4", "0.2,0,0.1,0.3", "0.6,1,0.7,0.2"]
+
+
+def write(folder: Path, text: str | bytes, name: str = "scores.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def table(*rows: str, header: str = HEADER) -> str:
+    return "\n".join([header, *(rows or ROWS)]) + "\n"
+
+
+def test_the_command_gives_the_numbers_of_evaluate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.random((50, 4)), columns=["p_obs", "p_cf_0", "p_cf_1", "p_cf_2"])
+    frame["y"] = rng.integers(2, size=50)
+    frame["name"] = 'a, "quoted"\nname'
+    frame.to_csv(tmp_path / "scores.csv", index=False)
+    pd.DataFrame({"q": [0.2, 0.3, 0.5]}).to_csv(tmp_path / "q.csv", index=False)
+    words = (
+        "evaluate {0}/scores.csv --q {0}/q.csv --threshold 0.4 --alphas 0.3 0 --bins 7 --json {0}/o"
+    )
+
+    code = main(words.format(tmp_path).split())
+
+    expected = evaluate(
+        frame.p_obs,
+        frame[["p_cf_0", "p_cf_1", "p_cf_2"]],
+        frame.y,
+        q=[0.2, 0.3, 0.5],
+        threshold=0.4,
+        alphas=(0.3, 0),
+        bins=7,
+    )
+    assert code == 0
+    assert json.loads((tmp_path / "o").read_text()) == pytest.approx(expected, rel=1e-12)
+    shown = capsys.readouterr().out
+    assert "N = 50, K = 3" in shown
+    for name, value in expected.items():
+        assert any(line.split()[:2] == [name, f"{value:.4f}"] for line in shown.splitlines())
+
+
+def test_columns_may_come_in_any_order_and_labels_may_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "\ufeffid,p_cf_1,p_obs,p_cf_0\r\nx,0.4,0.9,0.8\r\n\r\ny,0.3,0.2,0.1\r\n")
+
+    assert main(["evaluate", str(path), "--json", str(tmp_path / "out.json")]) == 0
+
+    expected = evaluate([0.9, 0.2], [[0.8, 0.4], [0.1, 0.3]])
+    assert json.loads((tmp_path / "out.json").read_text()) == expected
+    assert "R_orig" not in capsys.readouterr().out
+
+
+def test_ten_columns_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    names = [f"p_cf_{k}" for k in range(12)]
+    values = np.random.default_rng(1).random((5, 12))
+    frame = pd.DataFrame(values, columns=names)[sorted(names)].assign(p_obs=0.5)
+    frame.to_csv(tmp_path / "scores.csv", index=False)
+    q = np.arange(12) / 66
+    pd.DataFrame({"q": q}).to_csv(tmp_path / "q.csv", index=False)
+
+    with pytest.warns(UserWarning, match="undefined"):
+        expected = evaluate(np.full(5, 0.5), values, q=q)
+    words = ["--q", str(tmp_path / "q.csv"), "--json", str(tmp_path / "out.json")]
+    assert main(["evaluate", str(tmp_path / "scores.csv"), *words]) == 0
+
+    assert json.loads((tmp_path / "out.json").read_text())["S_var"] == expected["S_var"]
+
+
+def test_undefined_metrics_are_null_and_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, table("0.5,1,0.5,0.5", "0.5,0,0.5,0.5"))
+
+    assert main(["evaluate", str(path), "--json", str(tmp_path / "out.json")]) == 0
+
+    shown = capsys.readouterr()
+    assert shown.err.startswith("cfcore: warning: S_rank, tau_b undefined")
+    assert shown.err.count("\n") == 1
+    assert "tau_b            undefined" in shown.out
+    assert json.loads((tmp_path / "out.json").read_text())["S_rank"] is None
+
+
+def test_intervals_are_printed_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, table())
+
+    assert main(["evaluate", str(path), "--replicates", "50"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert all("[" in line and "]" in line for line in lines)
+
+
+BAD = {
+    "NaN": (table(ROWS[0], "nan,0,0.1,0.3"), ["row 3", "column p_obs", "nan"]),
+    "above 1": (table(ROWS[0], ROWS[1], "0.5,0,0.1,1.3"), ["row 4", "column p_cf_1", "1.3"]),
+    "below 0": (table("-0.1,0,0.1,0.3"), ["row 2", "column p_obs", "-0.1"]),
+    "label": (table("0.1,2,0.1,0.3"), ["row 2", "column y", "2 is not a label"]),
+    "after a blank line": (table(ROWS[0], "", "0.1,2,0.1,0.3"), ["row 4", "2 is not a label"]),
+    "after a long cell": (
+        table('0.1,1,0.1,0.3,"two\nlines"', "0.1,1,0.1,7,x", header=HEADER + ",note"),
+        ["row 4", "7 is not"],
+    ),
+    "text": (table(ROWS[0], "0.1,1,high,0.3"), ["row 3", "column p_cf_0", "'high'"]),
+    "empty cell": (table("0.1,1,,0.3"), ["row 2", "column p_cf_0", "empty"]),
+    "short row": (table(ROWS[0], "0.1,1,0.1"), ["row 3", "3 cells", "4"]),
+    "long row": (table(ROWS[0], "0.1,1,0.1,0.2,0.3"), ["row 3", "5 cells", "4"]),
+    "no p_obs": (table("0.1,1,0.1", header="p,y,p_cf_0"), ["row 1", "no column p_obs"]),
+    "no p_cf": (table("0.1,1", header="p_obs,y"), ["row 1", "no column p_cf_0"]),
+    "gap": (table("0.1,0.1,0.1", header="p_obs,p_cf_0,p_cf_2"), ["row 1", "p_cf_1", "p_cf_2"]),
+    "from 1": (table("0.1,0.1", header="p_obs,p_cf_1"), ["row 1", "no column p_cf_0"]),
+    "odd name": (table("0.1,0.1,1", header="p_obs,p_cf_0,p_cf_x"), ["row 1", "'p_cf_x'"]),
+    "twice": (table("0.1,0.1,1", header="p_obs,p_cf_0,p_cf_0"), ["row 1", "2 columns", "p_cf_0"]),
+    "semicolons": (table(header="p_obs;y;p_cf_0").replace(",", ";"), ["row 1", "p_obs"]),
+    "empty": ("", ["the file is empty"]),
+    "header only": (HEADER + "\n", ["no rows"]),
+    "not text": (b"\x89PNG\r\n\xff\xfe", ["UTF-8"]),
+    "zero byte": (table("0.1,1,\0,0.3"), ["row 2"]),
+    "open quote": (table('0.1,1,"0.1,0.3'), ["row"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_tables_end_with_one_line_that_names_the_place(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, parts = BAD[name]
+    path, out = write(tmp_path, text), write(tmp_path, "old", "out.json")
+
+    code = main(["evaluate", str(path), "--json", str(out)])
+
+    shown = capsys.readouterr()
+    assert (code, shown.out, shown.err.count("\n")) == (2, "", 1)
+    assert [part for part in [str(path), *parts] if part not in shown.err] == []
+    assert out.read_text() == "old"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out.json", "scores.csv"]
+
+
+BAD_WEIGHTS = {
+    "sum": ("q\n0.5\n0.6\n", ["sum to 1.1"]),
+    "negative": ("q\n1.5\n-0.5\n", ["row 3", "-0.5"]),
+    "too many": ("q\n0.5\n0.25\n0.25\n", ["3 weights", "2 interventions"]),
+    "text": ("q\n0.5\nhalf\n", ["row 3", "'half'"]),
+    "no column": ("weight\n0.5\n0.5\n", ["row 1", "no column q"]),
+    "empty": ("", ["empty"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_WEIGHTS)
+def test_bad_weights_end_with_one_line_that_names_the_place(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, parts = BAD_WEIGHTS[name]
+    path, weights = write(tmp_path, table()), write(tmp_path, text, "q.csv")
+
+    assert main(["evaluate", str(path), "--q", str(weights)]) == 2
+
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert [part for part in [str(weights), *parts] if part not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "missing.csv"], "missing.csv: No such file"),
+        (["evaluate", "."], ".: Is a directory"),
+        (["evaluate", "scores.csv", "--q", "missing.csv"], "missing.csv: No such file"),
+        (["evaluate", "scores.csv", "--threshold", "2"], "threshold: 2 is outside"),
+        (["evaluate", "scores.csv", "--threshold", "x"], "--threshold: invalid float value: 'x'"),
+        (["evaluate", "scores.csv", "--alphas", "0.1", "0.1"], "both called 0.10"),
+        (["evaluate", "scores.csv", "--bins", "0"], "bins: 0 is less than 1"),
+        (["evaluate", "scores.csv", "--bins", "1.5"], "--bins: invalid int value: '1.5'"),
+        (["evaluate", "scores.csv", "--json", "no/such/folder/o.json"], "no/such/folder"),
+        (["evaluate", "scores.csv", "--colour"], "unrecognized arguments: --colour"),
+        (["evaluate"], "FILE.csv"),
+        (["conjure"], "conjure"),
+        ([], "COMMAND"),
+        (["run", "missing.md", "out.ipynb"], "missing.md: there is no such notebook"),
+        (["audit-paper", "--json", "no/such/folder/o.json"], "no/such/folder"),
+    ],
+)
+def test_bad_calls_end_with_one_line(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, table())
+
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = stop.code
+
+    shown = capsys.readouterr()
+    assert (code, shown.out, shown.err.count("\n")) == (2, "", 1)
+    assert message in shown.err
+    assert [file.name for file in tmp_path.iterdir()] == ["scores.csv"]
+
+
+def test_help_names_every_command_and_option() -> None:
+    words = {
+        "": ["evaluate", "audit-paper", "run", "--version"],
+        "evaluate": [
+            "FILE.csv",
+            "--q",
+            "--threshold",
+            "--alphas",
+            "--bins",
+            "--json",
+            "--replicates",
+            "p_obs",
+            "p_cf",
+        ],
+        "audit-paper": ["--json"],
+        "run": ["NOTEBOOK", "OUT.ipynb", "--parameter"],
+    }
+    for command, expected in words.items():
+        call = [sys.executable, "-m", "cfcore.cli", *command.split(), "--help"]
+        shown = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+        assert [word for word in expected if word not in shown] == []
+
+
+def test_the_audit_prints_and_writes_what_it_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit-paper", "--json", str(tmp_path / "audit.json")]) == 0
+
+    findings = json.loads((tmp_path / "audit.json").read_text())
+    shown = capsys.readouterr().out
+    keys = {"setting", "family", "strength", "identity", "where", "metric", "values", "excess"}
+    assert f"{len(findings)} findings" in shown
+    assert all(keys <= set(finding) and finding["excess"] > 0 for finding in findings)
+    assert {finding["setting"] for finding in findings} <= {"C->C", "M->M", "C->M"}
+    assert any("convex" in finding["identity"] for finding in findings)
