@@ -1,0 +1,157 @@
+"""Committed notebooks are what they claim: executed, in step with their text, and checkable."""
+
+import re
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+
+from cfcore.notebook import ParameterError, parameters, read, run
+
+NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.md"))
+IGNORED = {"nbval-ignore-output", "nbval-skip", "skip-execution"}
+
+
+def committed(name: str) -> nbformat.NotebookNode:
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+
+
+def code_cells(name: str) -> list[nbformat.NotebookNode]:
+    return [cell for cell in committed(name).cells if cell.cell_type == "code"]
+
+
+def printed(cell: nbformat.NotebookNode) -> str:
+    return "".join(out.text for out in cell.outputs if out.output_type == "stream")
+
+
+def test_there_are_notebooks_and_each_has_both_files() -> None:
+    assert {"metrics", "audit"} <= set(NAMES)
+    assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_code_cell_was_executed_in_order_and_without_an_error(name: str) -> None:
+    cells = code_cells(name)
+
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert all(out.output_type != "error" for cell in cells for out in cell.outputs)
+    streams = [out.name for cell in cells for out in cell.outputs if out.output_type == "stream"]
+    assert "stderr" not in streams
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_and_notebook_agree(name: str) -> None:
+    text = jupytext.read(NOTEBOOKS / f"{name}.md")
+
+    def cells(notebook: nbformat.NotebookNode) -> list[tuple]:
+        kinds = [(c.cell_type, c.source, c.metadata.get("tags", [])) for c in notebook.cells]
+        return [kind for kind in kinds if kind[1]]
+
+    assert cells(committed(name)) == cells(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rounded_table_of_numbers_is_compared(name: str) -> None:
+    row = re.compile(r"^\S.*?(\s+-?\d+(\.\d{1,6})?)+\s*$")
+    tables = [
+        cell
+        for cell in code_cells(name)
+        if not IGNORED & set(cell.metadata.get("tags", []))
+        and sum(bool(row.match(line)) for line in printed(cell).splitlines()) >= 3
+    ]
+    assert tables
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_at_most_a_quarter_of_the_cells_ignore_their_output(name: str) -> None:
+    cells = code_cells(name)
+    ignoring = [cell for cell in cells if IGNORED & set(cell.metadata.get("tags", []))]
+
+    assert len(ignoring) <= len(cells) / 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebooks_keep_to_the_form_of_a_chapter(name: str) -> None:
+    notebook = committed(name)
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+
+    parts = ["Question", "Assumption", "Computation", "Reading", "Caveat", "Claims"]
+    assert [heading for heading in headings if heading in parts] == parts
+    assert text.count(":class: dropdown") >= 2, "exercises need solutions"
+    assert parameters(notebook)
+    for cell in code_cells(name):
+        assert not re.search(r"^\s*(def|class) ", cell.source, flags=re.MULTILINE)
+    assert "assert" in code_cells(name)[-1].source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_typed_and_explained(name: str) -> None:
+    tagged = [c for c in code_cells(name) if "parameters" in c.metadata.get("tags", [])]
+    lines = [line for cell in tagged for line in cell.source.splitlines() if line]
+
+    assert len(tagged) == 1
+    assert all(re.fullmatch(r"\w+: [\w\[\], |]+ = .+  # .+", line) for line in lines)
+
+
+SMALL = """---
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+```{code-cell}
+:tags: [parameters]
+size: int = 3  # how many
+```
+
+```{code-cell}
+print(10 // size)
+```
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.md"
+    path.write_text(SMALL)
+    return path
+
+
+def test_parameters_change_the_result_and_the_same_run_the_same_bytes(small: Path) -> None:
+    outs = [small.with_name(f"{name}.ipynb") for name in "abc"]
+    for out, size in zip(outs, (3, 5, 5), strict=True):
+        run(small, out, {"size": size}, progress=False)
+
+    texts = [printed(nbformat.read(out, as_version=4).cells[-1]) for out in outs]
+    assert texts == ["3\n", "2\n", "2\n"]
+    assert outs[1].read_bytes() == outs[2].read_bytes()
+
+
+def test_an_unknown_parameter_is_refused_before_anything_runs(small: Path) -> None:
+    with pytest.raises(
+        ParameterError, match=r"small.md: there is no parameter 'sise'; it has size"
+    ):
+        run(small, small.with_suffix(".ipynb"), {"sise": 5})
+    assert [path.name for path in small.parent.iterdir()] == ["small.md"]
+
+
+def test_a_failed_notebook_is_kept_for_inspection_and_the_old_one_too(small: Path) -> None:
+    out = run(small, small.with_suffix(".ipynb"), progress=False)
+    before = out.read_bytes()
+
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        run(small, out, {"size": 0}, progress=False)
+
+    assert out.read_bytes() == before
+    kept = nbformat.read(small.with_name("small.failed.ipynb"), as_version=4)
+    assert any(o.output_type == "error" for c in kept.cells for o in c.get("outputs", []))
+
+
+def test_reading_forgets_outputs() -> None:
+    notebook = read(NOTEBOOKS / "metrics.ipynb")
+
+    assert all(not cell.outputs for cell in notebook.cells if cell.cell_type == "code")
