@@ -1,0 +1,385 @@
+r"""Who is in: splits, the paper's test sets, and training sets with a bias put in on purpose.
+
+Every function takes a table of :class:`cfcore.datasets.Dataset` and returns one, whose index
+still holds the row numbers: ``data.select(balanced(data.table, seed=0))`` is the data set of
+the cohort. Nothing here looks at an image. Randomness comes from ``seed``, an integer or a
+:class:`numpy.random.Generator`, and from nowhere else.
+
+A test set that *shares* the shortcut of a biased training set is the same dropping applied to
+the test table: ``drop_sex(test, 0.9, seed=1)``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from cfcore.datasets.dataset import PARENTS
+from cfcore.datasets.errors import Leakage
+
+Seed = int | np.random.Generator
+
+AGE_GROUPS = ("<45", "45-65", ">65")
+"""The paper's age groups: below 45, from 45 to 65 with both ends, above 65."""
+
+
+class Balance(NamedTuple):
+    """Parts of the balanced set: ``diseased`` and ``healthy`` images in a unit of each group."""
+
+    diseased: int
+    healthy: int
+    units: np.ndarray
+    """How many units each sex (rows) and age group (columns) contributes, shape (2, 3)."""
+
+
+def split(
+    table: pd.DataFrame, fractions: Mapping[str, float], *, seed: Seed
+) -> dict[str, pd.DataFrame]:
+    """Split by patient, so that no patient is in two parts.
+
+    Patients are shuffled and cut; fractions are of patients, so that parts of images follow
+    only roughly where patients have many. The order of the rows does not matter.
+
+    Args:
+        table: One row for each image.
+        fractions: Names of the parts and their fractions, which sum to 1.
+        seed: The randomness.
+
+    Returns:
+        The parts, by name.
+
+    Raises:
+        Leakage: If a patient is in two parts, which cannot happen, or is missing, which can.
+
+    Example:
+        >>> table = pd.DataFrame({"patient": list("aabbccddee")})
+        >>> parts = split(table, {"train": 0.8, "test": 0.2}, seed=0)
+        >>> {name: part.patient.nunique() for name, part in parts.items()}
+        {'train': 4, 'test': 1}
+    """
+    shares = np.array(list(fractions.values()), dtype=float)
+    if (shares < 0).any() or abs(shares.sum() - 1) > 1e-9:
+        raise ValueError(f"fractions {dict(fractions)} should not be negative and sum to 1")
+    assert_disjoint({"table": table})
+    patients = np.random.default_rng(seed).permutation(np.unique(table.patient))
+    cuts = np.round(shares.cumsum() * len(patients)).astype(int)[:-1]
+    groups = zip(fractions, np.split(patients, cuts), strict=True)
+    parts = {name: table[table.patient.isin(group)] for name, group in groups}
+    assert_disjoint(parts)
+    return parts
+
+
+def assert_disjoint(parts: Mapping[str, pd.DataFrame]) -> None:
+    """Raise :class:`Leakage` if a patient is in two of the parts, or if one is not named.
+
+    Args:
+        parts: Tables, by name.
+    """
+    seen: dict[str, str] = {}
+    for name, part in parts.items():
+        if part.patient.isna().any():
+            row = part.index[part.patient.isna().to_numpy().argmax()]
+            raise Leakage(f"row {row} of {name!r} has no patient: it may be in any part")
+        for patient in part.patient.unique():
+            if patient in seen:
+                raise Leakage(f"patient {patient!r} is in {seen[patient]!r} and in {name!r}")
+            seen[patient] = name
+
+
+def age_group(age: pd.Series) -> pd.Series:
+    """The paper's age groups 0, 1, 2 (``AGE_GROUPS``), NaN where the age is missing.
+
+    "<45, 45-65, >65" is taken at its word: both 45 and 65 belong to the middle.
+
+    Example:
+        >>> age_group(pd.Series([44.9, 45, 65, 65.1])).tolist()
+        [0.0, 1.0, 1.0, 2.0]
+    """
+    groups = (age >= 45).astype(float) + (age > 65).astype(float)
+    return groups.where(age.notna())
+
+
+def composition(table: pd.DataFrame) -> pd.DataFrame:
+    """Counts and prevalence for each sex and age group: what a cohort is made of.
+
+    Args:
+        table: One row for each image; rows without sex, age or label are left out.
+
+    Returns:
+        Rows by sex and age group; columns ``images``, ``patients``, ``diseased``, ``prevalence``.
+    """
+    known = _known(table)
+    sex = known.sex.map({0: "male", 1: "female"})
+    group = age_group(known.age).map(dict(enumerate(AGE_GROUPS)))
+    return known.groupby([sex, group.rename("age")]).agg(
+        images=("effusion", "size"),
+        patients=("patient", "nunique"),
+        diseased=("effusion", "sum"),
+        prevalence=("effusion", "mean"),
+    )
+
+
+def one_per(table: pd.DataFrame, column: str, *, seed: Seed) -> pd.DataFrame:
+    """One random image for each ``"patient"`` or ``"study"``, in the order of the table."""
+    order = np.random.default_rng(seed).permutation(len(table))
+    return table.iloc[order].drop_duplicates(column).sort_index()
+
+
+def balanced(
+    table: pd.DataFrame,
+    *,
+    seed: Seed,
+    prevalence: float | None = None,
+    tolerance: float = 0.005,
+    per: Literal["patient", "study"] | None = None,
+) -> pd.DataFrame:
+    r"""The paper's balanced test set: as many women as men, one prevalence for all.
+
+    The prevalence is exactly the same, as a fraction of whole numbers, in each of the six
+    groups of sex and age (<45, 45-65, >65); hence it is the same for each sex and for each age
+    group, too. In a group with :math:`n_1` diseased and :math:`n_0` healthy images a prevalence
+    of :math:`a / (a + b)` admits :math:`k = \min(\lfloor n_1 / a \rfloor, \lfloor n_0 / b
+    \rfloor)` units of :math:`a + b` images. Every pair :math:`(a, b)` that leaves no group
+    empty is tried and the one that keeps most images is used, so no larger balanced subset
+    exists. Where one sex could contribute more, its age groups shrink in proportion. Which
+    images stay is random.
+
+    The largest subset may have a prevalence far from that of training, and a change of
+    prevalence alone rewards or punishes predictors: a logit offset looks better on a test set
+    with more disease. Ask for the training prevalence to avoid that.
+
+    Args:
+        table: One row for each image; rows without sex, age or label are left out.
+        seed: The randomness.
+        prevalence: The prevalence to come near to; by default whichever keeps most images.
+        tolerance: How near, at most; within it the largest subset is used.
+        per: Keep only one random image for each patient or study, before balancing.
+
+    Returns:
+        The chosen rows, in the order of the table.
+
+    Raises:
+        ValueError: If a group is empty, or no common prevalence within ``tolerance`` exists.
+    """
+    rng = np.random.default_rng(seed)
+    known = _known(table)
+    known = known if per is None else one_per(known, per, seed=rng)
+    group = age_group(known.age)
+    cells = {
+        (s, g, y): known.index[(known.sex == s) & (group == g) & (known.effusion == y)].to_numpy()
+        for s in range(2)
+        for g in range(3)
+        for y in range(2)
+    }
+    counts = np.array([len(rows) for rows in cells.values()]).reshape(2, 3, 2)
+    parts = largest_balance(counts, prevalence=prevalence, tolerance=tolerance)
+    taken = parts.units[..., None] * np.array([parts.healthy, parts.diseased])  # (2, 3, 2)
+    chosen = [rng.permutation(rows)[: taken[cell]] for cell, rows in cells.items()]
+    return table.loc[np.sort(np.concatenate(chosen))]
+
+
+def largest_balance(
+    counts: np.ndarray, *, prevalence: float | None = None, tolerance: float = 0.005
+) -> Balance:
+    """The largest balanced subset that the counts of the groups admit.
+
+    Args:
+        counts: Images by sex, age group and label, shape (2, 3, 2).
+        prevalence: The prevalence to come near to; by default any.
+        tolerance: How near, at most.
+
+    Returns:
+        The unit and how many of it each group contributes; of equally large subsets the one
+        with the smallest unit.
+
+    Example:
+        >>> counts = np.array([[[9, 3], [8, 4], [8, 5]], [[9, 4], [9, 3], [6, 9]]])
+        >>> largest_balance(counts)
+        Balance(diseased=1, healthy=2, units=array([[3, 4, 3],
+               [4, 3, 3]]))
+    """
+    healthy, diseased = counts[..., 0].reshape(2, 3), counts[..., 1].reshape(2, 3)
+    if counts.min() == 0:
+        s, g, y = np.argwhere(counts == 0)[0]
+        raise ValueError(
+            f"no {('healthy', 'diseased')[y]} {('male', 'female')[s]} image of age "
+            f"{AGE_GROUPS[g]}: no balanced set exists"
+        )
+    best, size = (0, 0), 0
+    b = np.arange(1, healthy.min() + 1)
+    for a in range(1, diseased.min() + 1):
+        units = np.minimum(diseased[..., None] // a, healthy[..., None] // b)  # (2, 3, B)
+        sizes = (a + b) * units.sum(axis=1).min(axis=0)
+        if prevalence is not None:
+            sizes = np.where(abs(a / (a + b) - prevalence) <= tolerance, sizes, 0)
+        if sizes.max() > size:
+            best, size = (a, int(b[sizes.argmax()])), sizes.max()
+    if size == 0:
+        raise ValueError(
+            f"no prevalence within {tolerance} of {prevalence} leaves all groups filled"
+        )
+    a, b = best
+    units = np.minimum(diseased // a, healthy // b)
+    return Balance(a, b, np.stack([shrink(row, units.sum(axis=1).min()) for row in units]))
+
+
+def shrink(units: np.ndarray, total: int) -> np.ndarray:
+    """Shrink whole numbers to a sum in proportion, none to 0 (largest remainders).
+
+    Args:
+        units: Positive whole numbers, shape (G,).
+        total: Their sum to be, from G to what it is.
+
+    Example:
+        >>> shrink(np.array([1, 40, 60]), 50)
+        array([ 1, 20, 29])
+    """
+    spare = units - 1
+    exact = spare * ((total - len(units)) / max(spare.sum(), 1))
+    floor = np.floor(exact).astype(int)
+    short = total - len(units) - floor.sum()
+    floor[np.argsort(floor - exact, kind="stable")[:short]] += 1
+    return 1 + floor
+
+
+def natural(
+    table: pd.DataFrame,
+    *,
+    seed: Seed,
+    n: int | None = None,
+    per: Literal["patient", "study"] | None = None,
+) -> pd.DataFrame:
+    """A test set with the demographics that the hospital has, for the paper's setting 3.
+
+    Args:
+        table: One row for each image; rows without sex, age or label are left out.
+        seed: The randomness.
+        n: The number of images, such as that of the balanced set; by default all.
+        per: Keep only one random image for each patient or study.
+    """
+    rng = np.random.default_rng(seed)
+    known = _known(table)
+    known = known if per is None else one_per(known, per, seed=rng)
+    n = len(known) if n is None else n
+    if n > len(known):
+        raise ValueError(f"{n} images asked for, {len(known)} have sex, age and label")
+    return known.iloc[np.sort(rng.permutation(len(known))[:n])]
+
+
+def drop_sex(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFrame:
+    """Bias by sex: drop diseased men and healthy women with probability ``strength``.
+
+    What is left suggests that disease is female. For one seed, a stronger bias keeps a subset
+    of what a weaker one keeps. Rows without sex or label are kept.
+
+    Args:
+        table: One row for each image.
+        strength: The probability, in the paper 0.8, 0.9 or 0.95.
+        seed: The randomness.
+    """
+    against = (table.sex == 0) & (table.effusion == 1) | (table.sex == 1) & (table.effusion == 0)
+    return _drop(table, _probability(strength) * against, seed)
+
+
+def drop_age(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFrame:
+    r"""Bias by age: drop those whose age argues against their label.
+
+    .. math:: c_i = a_i \mathbf{1}[y_i = 1] + (1 - a_i) \mathbf{1}[y_i = 0], \qquad
+        P(\text{drop } i) = \text{strength} \cdot (1 - c_i)
+
+    with the normalised age :math:`a_i`. What is left suggests that the old are ill. For one
+    seed, a stronger bias keeps a subset of what a weaker one keeps. Rows without age or label
+    are kept.
+
+    Args:
+        table: One row for each image.
+        strength: The paper's beta for age, 0.8, 0.9 or 0.95.
+        seed: The randomness.
+    """
+    a = normalised_age(table.age)
+    concordance = a.where(table.effusion == 1, 1 - a).where(table.effusion.notna())
+    return _drop(table, _probability(strength) * (1 - concordance.fillna(1)), seed)
+
+
+def normalised_age(age: pd.Series) -> pd.Series:
+    """Age from 20 to 90 years as 0 to 1, clipped: the range of the paper's interventions."""
+    return ((age - 20) / 70).clip(0, 1)
+
+
+def match_size(
+    table: pd.DataFrame, n: int, *, seed: Seed, by: Sequence[str] = ("effusion",)
+) -> pd.DataFrame:
+    """A random subset of a given size: the unbiased control of a biased training set.
+
+    Dropping data for bias also costs accuracy, so a biased predictor is compared with one
+    trained on as many images, drawn without bias. The prevalence (the shares of ``by``) is that
+    of the whole table, as nearly as whole numbers allow.
+
+    Args:
+        table: One row for each image.
+        n: How many to keep.
+        seed: The randomness.
+        by: The columns whose shares are kept; missing values are a value.
+    """
+    if not 0 <= n <= len(table):
+        raise ValueError(f"{n} images asked for, {len(table)} are there")
+    rng = np.random.default_rng(seed)
+    order = pd.Series(rng.permutation(len(table)), index=table.index)
+    strata = table.groupby(list(by), dropna=False)
+    # A rank between 0 and 1 within the stratum: the n lowest take from each its share.
+    place = order.groupby(strata.ngroup()).rank() - 0.5
+    share = place / strata.ngroup().groupby(strata.ngroup()).transform("size")
+    chosen = np.argsort(share.to_numpy(), kind="stable")[:n]
+    return table.iloc[np.sort(chosen)]
+
+
+def mask_labels(
+    table: pd.DataFrame,
+    fraction: float,
+    *,
+    seed: Seed,
+    by: Literal["variable", "row"] = "variable",
+    columns: Sequence[str] = PARENTS,
+) -> pd.DataFrame:
+    """Hide labels, for semi-supervised training.
+
+    By variable, each column keeps ``fraction`` of its values, chosen apart from the other
+    columns; by row, ``fraction`` of the rows keep all of theirs. Numbers are exact up to
+    rounding; for one seed, a larger fraction keeps all that a smaller one keeps.
+
+    Args:
+        table: One row for each image.
+        fraction: What is kept, from 0 to 1.
+        seed: The randomness.
+        by: How values are chosen.
+        columns: The columns that are masked.
+
+    Returns:
+        The table with NaN where a label was hidden.
+    """
+    if by not in ("variable", "row"):
+        raise ValueError(f"by={by!r} is neither 'variable' nor 'row'")
+    rng = np.random.default_rng(seed)
+    masked, row = table.copy(), rng.permutation(len(table))
+    for column in columns:
+        order = row if by == "row" else rng.permutation(len(table))
+        observed = order if by == "row" else order[table[column].notna().to_numpy()[order]]
+        keep = np.zeros(len(table), dtype=bool)
+        keep[observed[: round(_probability(fraction) * len(observed))]] = True
+        masked[column] = table[column].where(keep)
+    return masked
+
+
+def _known(table: pd.DataFrame) -> pd.DataFrame:
+    return table.dropna(subset=["sex", "age", "effusion"])
+
+
+def _drop(table: pd.DataFrame, probability: pd.Series, seed: Seed) -> pd.DataFrame:
+    return table[np.random.default_rng(seed).random(len(table)) >= probability.to_numpy()]
+
+
+def _probability(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{value} is not between 0 and 1")
+    return value
