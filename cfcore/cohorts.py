@@ -110,13 +110,14 @@ def composition(table: pd.DataFrame) -> pd.DataFrame:
         Rows by sex and age group; columns ``images``, ``patients``, ``diseased``, ``prevalence``.
     """
     known = _known(table)
-    sex = known.sex.map({0: "male", 1: "female"})
-    group = age_group(known.age).map(dict(enumerate(AGE_GROUPS)))
-    return known.groupby([sex, group.rename("age")]).agg(
+    parts = known.groupby(["sex", age_group(known.age)]).agg(
         images=("effusion", "size"),
         patients=("patient", "nunique"),
         diseased=("effusion", "sum"),
         prevalence=("effusion", "mean"),
+    )
+    return parts.rename(index={0: "male", 1: "female"}, level="sex").rename(
+        index=dict(enumerate(AGE_GROUPS)), level="age"
     )
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from cfcore.cohorts import (
+    AGE_GROUPS,
     age_group,
     assert_disjoint,
     balanced,
@@ -196,6 +197,7 @@ def test_composition_counts_what_it_says(table: pd.DataFrame) -> None:
     parts = composition(table)
     known = table.dropna(subset=["sex", "age", "effusion"])
 
+    assert parts.index.tolist() == list(product(("male", "female"), AGE_GROUPS))
     assert parts.images.sum() == len(known)
     old_men = known[(known.sex == 0) & (known.age > 65)]
     assert parts.loc[("male", ">65"), "prevalence"] == old_men.effusion.mean()
