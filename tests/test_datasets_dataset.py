@@ -13,6 +13,9 @@ from PIL import Image
 from cfcore.datasets import COLUMNS, BadValue, BrokenImage, Dataset, MissingColumn, schema
 from cfcore.datasets.images import Files, decode
 
+# Two workers on a machine with one core are slow, and not wrong.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
 
 def place(row: int) -> str:
     return f"table.csv line {row + 2}"
