@@ -1,7 +1,7 @@
 r"""Who is in: splits, the paper's test sets, and training sets with a bias put in on purpose.
 
 Every function takes a table of :class:`cfcore.datasets.Dataset` and returns one, whose index
-still holds the row numbers: ``data.select(balanced(data.table, seed=0))`` is the data set of
+still holds the row numbers: ``data.select(natural(data.table, seed=0))`` is the data set of
 the cohort. Nothing here looks at an image. Randomness comes from ``seed``, an integer or a
 :class:`numpy.random.Generator`, and from nowhere else.
 
@@ -10,7 +10,7 @@ the test table: ``drop_sex(test, 0.9, seed=1)``.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -22,15 +22,6 @@ Seed = int | np.random.Generator
 
 AGE_GROUPS = ("<45", "45-65", ">65")
 """The paper's age groups: below 45, from 45 to 65 with both ends, above 65."""
-
-
-class Balance(NamedTuple):
-    """Parts of the balanced set: ``diseased`` and ``healthy`` images in a unit of each group."""
-
-    diseased: int
-    healthy: int
-    units: np.ndarray
-    """How many units each sex (rows) and age group (columns) contributes, shape (2, 3)."""
 
 
 def split(
@@ -109,8 +100,8 @@ def composition(table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Rows by sex and age group; columns ``images``, ``patients``, ``diseased``, ``prevalence``.
     """
-    known = _known(table)
-    parts = known.groupby(["sex", age_group(known.age)]).agg(
+    rows = labelled(table)
+    parts = rows.groupby(["sex", age_group(rows.age)]).agg(
         images=("effusion", "size"),
         patients=("patient", "nunique"),
         diseased=("effusion", "sum"),
@@ -125,123 +116,6 @@ def one_per(table: pd.DataFrame, column: str, *, seed: Seed) -> pd.DataFrame:
     """One random image for each ``"patient"`` or ``"study"``, in the order of the table."""
     order = np.random.default_rng(seed).permutation(len(table))
     return table.iloc[order].drop_duplicates(column).sort_index()
-
-
-def balanced(
-    table: pd.DataFrame,
-    *,
-    seed: Seed,
-    prevalence: float | None = None,
-    tolerance: float = 0.005,
-    per: Literal["patient", "study"] | None = None,
-) -> pd.DataFrame:
-    r"""The paper's balanced test set: as many women as men, one prevalence for all.
-
-    The prevalence is exactly the same, as a fraction of whole numbers, in each of the six
-    groups of sex and age (<45, 45-65, >65); hence it is the same for each sex and for each age
-    group, too. In a group with :math:`n_1` diseased and :math:`n_0` healthy images a prevalence
-    of :math:`a / (a + b)` admits :math:`k = \min(\lfloor n_1 / a \rfloor, \lfloor n_0 / b
-    \rfloor)` units of :math:`a + b` images. Every pair :math:`(a, b)` that leaves no group
-    empty is tried and the one that keeps most images is used, so no larger balanced subset
-    exists. Where one sex could contribute more, its age groups shrink in proportion. Which
-    images stay is random.
-
-    The largest subset may have a prevalence far from that of training, and a change of
-    prevalence alone rewards or punishes predictors: a logit offset looks better on a test set
-    with more disease. Ask for the training prevalence to avoid that.
-
-    Args:
-        table: One row for each image; rows without sex, age or label are left out.
-        seed: The randomness.
-        prevalence: The prevalence to come near to; by default whichever keeps most images.
-        tolerance: How near, at most; within it the largest subset is used.
-        per: Keep only one random image for each patient or study, before balancing.
-
-    Returns:
-        The chosen rows, in the order of the table.
-
-    Raises:
-        ValueError: If a group is empty, or no common prevalence within ``tolerance`` exists.
-    """
-    rng = np.random.default_rng(seed)
-    known = _known(table)
-    known = known if per is None else one_per(known, per, seed=rng)
-    group = age_group(known.age)
-    cells = {
-        (s, g, y): known.index[(known.sex == s) & (group == g) & (known.effusion == y)].to_numpy()
-        for s in range(2)
-        for g in range(3)
-        for y in range(2)
-    }
-    counts = np.array([len(rows) for rows in cells.values()]).reshape(2, 3, 2)
-    parts = largest_balance(counts, prevalence=prevalence, tolerance=tolerance)
-    taken = parts.units[..., None] * np.array([parts.healthy, parts.diseased])  # (2, 3, 2)
-    chosen = [rng.permutation(rows)[: taken[cell]] for cell, rows in cells.items()]
-    return table.loc[np.sort(np.concatenate(chosen))]
-
-
-def largest_balance(
-    counts: np.ndarray, *, prevalence: float | None = None, tolerance: float = 0.005
-) -> Balance:
-    """The largest balanced subset that the counts of the groups admit.
-
-    Args:
-        counts: Images by sex, age group and label, shape (2, 3, 2).
-        prevalence: The prevalence to come near to; by default any.
-        tolerance: How near, at most.
-
-    Returns:
-        The unit and how many of it each group contributes; of equally large subsets the one
-        with the smallest unit.
-
-    Example:
-        >>> counts = np.array([[[9, 3], [8, 4], [8, 5]], [[9, 4], [9, 3], [6, 9]]])
-        >>> largest_balance(counts)
-        Balance(diseased=1, healthy=2, units=array([[3, 4, 3],
-               [4, 3, 3]]))
-    """
-    healthy, diseased = counts[..., 0].reshape(2, 3), counts[..., 1].reshape(2, 3)
-    if counts.min() == 0:
-        s, g, y = np.argwhere(counts == 0)[0]
-        raise ValueError(
-            f"no {('healthy', 'diseased')[y]} {('male', 'female')[s]} image of age "
-            f"{AGE_GROUPS[g]}: no balanced set exists"
-        )
-    best, size = (0, 0), 0
-    b = np.arange(1, healthy.min() + 1)
-    for a in range(1, diseased.min() + 1):
-        units = np.minimum(diseased[..., None] // a, healthy[..., None] // b)  # (2, 3, B)
-        sizes = (a + b) * units.sum(axis=1).min(axis=0)
-        if prevalence is not None:
-            sizes = np.where(abs(a / (a + b) - prevalence) <= tolerance, sizes, 0)
-        if sizes.max() > size:
-            best, size = (a, int(b[sizes.argmax()])), sizes.max()
-    if size == 0:
-        raise ValueError(
-            f"no prevalence within {tolerance} of {prevalence} leaves all groups filled"
-        )
-    a, b = best
-    units = np.minimum(diseased // a, healthy // b)
-    return Balance(a, b, np.stack([shrink(row, units.sum(axis=1).min()) for row in units]))
-
-
-def shrink(units: np.ndarray, total: int) -> np.ndarray:
-    """Shrink whole numbers to a sum in proportion, none to 0 (largest remainders).
-
-    Args:
-        units: Positive whole numbers, shape (G,).
-        total: Their sum to be, from G to what it is.
-
-    Example:
-        >>> shrink(np.array([1, 40, 60]), 50)
-        array([ 1, 20, 29])
-    """
-    spare = units - 1
-    exact = spare * ((total - len(units)) / max(spare.sum(), 1))
-    floor = np.floor(exact).astype(int)
-    short = total - len(units) - floor.sum()
-    floor[np.argsort(floor - exact, kind="stable")[:short]] += 1
-    return 1 + floor
 
 
 def natural(
@@ -260,12 +134,12 @@ def natural(
         per: Keep only one random image for each patient or study.
     """
     rng = np.random.default_rng(seed)
-    known = _known(table)
-    known = known if per is None else one_per(known, per, seed=rng)
-    n = len(known) if n is None else n
-    if n > len(known):
-        raise ValueError(f"{n} images asked for, {len(known)} have sex, age and label")
-    return known.iloc[np.sort(rng.permutation(len(known))[:n])]
+    rows = labelled(table)
+    rows = rows if per is None else one_per(rows, per, seed=rng)
+    n = len(rows) if n is None else n
+    if n > len(rows):
+        raise ValueError(f"{n} images asked for, {len(rows)} have sex, age and label")
+    return rows.iloc[np.sort(rng.permutation(len(rows))[:n])]
 
 
 def drop_sex(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFrame:
@@ -372,7 +246,8 @@ def mask_labels(
     return masked
 
 
-def _known(table: pd.DataFrame) -> pd.DataFrame:
+def labelled(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of which sex, age and label are known."""
     return table.dropna(subset=["sex", "age", "effusion"])
 
 

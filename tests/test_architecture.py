@@ -18,6 +18,9 @@ ROOT = PACKAGE.parent
 ORDER = [
     "metrics",
     "files",
+    "datasets",
+    "cohorts",
+    "balance",
     "checks",
     "evaluate",
     "resampling",

@@ -7,21 +7,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cfcore.balance import balanced, largest_balance, shrink
 from cfcore.cohorts import (
     AGE_GROUPS,
     age_group,
     assert_disjoint,
-    balanced,
     composition,
     drop_age,
     drop_sex,
-    largest_balance,
     mask_labels,
     match_size,
     natural,
     normalised_age,
     one_per,
-    shrink,
     split,
 )
 from cfcore.datasets import PARENTS, Leakage, schema

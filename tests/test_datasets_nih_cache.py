@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cfcore.cohorts import assert_disjoint, balanced, composition, split
+from cfcore.balance import balanced
+from cfcore.cohorts import assert_disjoint, composition, split
 from cfcore.datasets import Dataset, load_nih
 
 BESIDE = Path(__file__).parents[1] / "../shared/nih_cxr14"
