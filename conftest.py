@@ -3,6 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples every time; `--hypothesis-profile=explore` looks for new ones.
+settings.register_profile("repeat", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile("repeat")
 
 
 @pytest.fixture(autouse=True, scope="session")

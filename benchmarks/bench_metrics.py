@@ -1,6 +1,7 @@
 """How fast the report and its intervals are, in ratios to well-known work on the same machine.
 
-Everything is timed in one run, in turns, and medians are compared, since machines are noisy.
+Everything is timed in one run, in turns, and medians are compared, since machines are noisy; and on
+one thread, since scikit-learn's loss uses one.
 
     python benchmarks/bench_metrics.py [--rows 1000000] [--rounds 3] [--json OUT]
 """
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
 
+    torch.set_num_threads(1)
     results = bench_report(options.rows, options.rounds)
     results |= bench_kendall(options.rows, options.rounds)
     results |= bench_bootstrap()

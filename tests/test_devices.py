@@ -38,6 +38,7 @@ METRICS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "worst_case_risk": lambda d: m.worst_case_risk(d["p"], d["q"]),
     "cross_entropy": lambda d: m.cross_entropy(d["obs"], d["y"]),
     "cross_entropy_from_logits": lambda d: m.cross_entropy_from_logits(d["logit"], d["y"][:, None]),
+    "marginal_cross_entropy": lambda d: m.marginal_cross_entropy(d["p"], d["q"], d["y"]),
     "marginal_cross_entropy_from_logits": lambda d: m.marginal_cross_entropy_from_logits(
         d["logit"], d["q"], d["y"]
     ),

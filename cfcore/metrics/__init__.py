@@ -14,6 +14,7 @@ from cfcore.metrics.discrimination import auc, stratified_auc, worst_gap
 from cfcore.metrics.loss import (
     cross_entropy,
     cross_entropy_from_logits,
+    marginal_cross_entropy,
     marginal_cross_entropy_from_logits,
     squared_error,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "expected_risk",
     "flip_rate",
     "kendall",
+    "marginal_cross_entropy",
     "marginal_cross_entropy_from_logits",
     "marginal_prediction",
     "marginal_risk",

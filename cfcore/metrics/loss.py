@@ -31,8 +31,39 @@ def cross_entropy(p: Tensor, y: Tensor) -> Tensor:
         >>> cross_entropy(torch.tensor([0.5, 0.5]), torch.tensor([0, 1]))
         tensor([0.6931, 0.6931], dtype=torch.float64)
     """
+    return -probability_of_truth(p, y).clamp(EPSILON, 1 - EPSILON).log()
+
+
+def probability_of_truth(p: Tensor, y: Tensor) -> Tensor:
+    """The probability that was given to what turned out to be true: p of the sick, else 1 - p."""
     p = p.double()
-    return -torch.where(y == 1, p, 1 - p).clamp(EPSILON, 1 - EPSILON).log()
+    return torch.where(y == 1, p, 1 - p)
+
+
+def marginal_cross_entropy(p: Tensor, q: Tensor, y: Tensor) -> Tensor:
+    r"""Cross-entropy of the marginalised prediction, to the last digit.
+
+    .. math:: \ell(\bar p_i, y_i) = -\log \sum_k q_k \, p_{ik}^{y_i} (1 - p_{ik})^{1 - y_i}
+
+    Averaging what was given to the truth, rather than p, keeps the digits of a healthy patient
+    whose scores are all close to 1.
+
+    Args:
+        p: Counterfactual probabilities, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        y: Labels, shape (N,).
+
+    Returns:
+        One loss for each patient, shape (N,).
+
+    Example:
+        >>> p, q = torch.tensor([[[1 - 1e-12] * 4], [[0.25] * 4]], dtype=torch.float64)
+        >>> loss = marginal_cross_entropy(p, q[0], torch.tensor([0]))
+        >>> round((loss - cross_entropy(p[:, 0], torch.tensor([0]))).item(), 9)
+        0.0
+    """
+    average = probability_of_truth(p, y[:, None]) @ q.double()
+    return -average.clamp(EPSILON, 1 - EPSILON).log()
 
 
 def squared_error(p: Tensor, y: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cfcore.metrics.loss import Loss, cross_entropy
+from cfcore.metrics.loss import Loss, cross_entropy, marginal_cross_entropy
 from cfcore.metrics.marginal import marginal_prediction
 from cfcore.metrics.sorting import argsort
 
@@ -59,6 +59,8 @@ def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -
         >>> round(marginal_risk(p, q, torch.tensor([1])).item(), 4)
         0.6931
     """
+    if loss is cross_entropy:
+        return marginal_cross_entropy(p, q, y).mean()
     return loss(marginal_prediction(p, q), y).mean()
 
 

@@ -11,6 +11,7 @@ from cfcore.metrics.loss import (
     Loss,
     cross_entropy,
     cross_entropy_from_logits,
+    marginal_cross_entropy,
     marginal_cross_entropy_from_logits,
     squared_error,
 )
@@ -55,7 +56,9 @@ def from_probabilities(
     p_bar = marginal_prediction(p_cf, q)
     if y is None:
         return Scores(p_obs, p_cf, p_bar)
-    return Scores(p_obs, p_cf, p_bar, loss(p_obs, y), loss(p_bar, y), loss(p_cf, y[:, None]))
+    exact = loss is cross_entropy
+    loss_bar = marginal_cross_entropy(p_cf, q, y) if exact else loss(p_bar, y)
+    return Scores(p_obs, p_cf, p_bar, loss(p_obs, y), loss_bar, loss(p_cf, y[:, None]))
 
 
 def from_logits(
