@@ -1,0 +1,235 @@
+r"""Variables and the directed acyclic graph that joins them."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
+from typing import Literal, get_args
+
+Kind = Literal["binary", "categorical", "continuous"]
+
+
+@dataclass(frozen=True)
+class Variable:
+    r"""One endogenous variable: its name, its kind and the values it may take.
+
+    A binary variable takes 0 and 1, a categorical one the codes 0, 1, ... of its
+    ``categories``, a continuous one any number of the closed interval ``range``. The range
+    also fixes the scale on which networks see the variable, :math:`(v - lo) / (hi - lo)`.
+
+    Args:
+        name: The name, used as key of the parents and as column of tables.
+        kind: One of ``"binary"``, ``"categorical"`` and ``"continuous"``.
+        categories: The names of the codes; for categorical variables, and optionally for
+            binary ones.
+        range: The smallest and the largest value; for continuous variables.
+        units: The units, for axes and tables.
+
+    Example:
+        >>> age = Variable("age", "continuous", range=(20.0, 90.0), units="years")
+        >>> age.values, age.units
+        (None, 'years')
+        >>> Variable("race", "categorical", categories=("white", "asian", "black")).values
+        (0, 1, 2)
+    """
+
+    name: str
+    kind: Kind
+    categories: tuple[str, ...] = ()
+    range: tuple[float, float] | None = None
+    units: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a variable needs a name")
+        if self.kind not in get_args(Kind):
+            raise ValueError(
+                f"{self.name}: kind must be one of {get_args(Kind)}, not {self.kind!r}"
+            )
+        if self.kind == "continuous":
+            self._check_range()
+        else:
+            self._check_categories()
+
+    def _check_range(self) -> None:
+        if self.range is None or not (-math.inf < self.range[0] < self.range[1] < math.inf):
+            raise ValueError(f"{self.name}: a finite, increasing range is needed, not {self.range}")
+        if self.categories:
+            raise ValueError(f"{self.name}: a continuous variable has no categories")
+
+    def _check_categories(self) -> None:
+        if self.range is not None:
+            raise ValueError(f"{self.name}: a {self.kind} variable has no range")
+        if self.kind == "binary" and len(self.categories) not in (0, 2):
+            raise ValueError(f"{self.name}: a binary variable names 0 or 2 categories")
+        if self.kind == "categorical" and len(self.categories) < 2:
+            raise ValueError(f"{self.name}: a categorical variable needs 2 categories or more")
+        if len(set(self.categories)) < len(self.categories):
+            raise ValueError(f"{self.name}: categories repeat in {self.categories}")
+
+    @property
+    def values(self) -> tuple[int, ...] | None:
+        """The values of a discrete variable, ``None`` of a continuous one."""
+        if self.kind == "continuous":
+            return None
+        return tuple(range(max(2, len(self.categories))))
+
+    def check(self, value: float) -> None:
+        """Raises if ``value`` is not one that the variable may take.
+
+        Example:
+            >>> Variable("sex", "binary", categories=("male", "female")).check(2)
+            Traceback (most recent call last):
+            ...
+            ValueError: sex takes one of (0, 1), not 2
+        """
+        if self.kind != "continuous" and value not in self.values:
+            raise ValueError(f"{self.name} takes one of {self.values}, not {value}")
+        if self.kind == "continuous" and not self.range[0] <= value <= self.range[1]:
+            raise ValueError(f"{self.name} lies in {list(self.range)}, not at {value}")
+
+
+class CausalGraph(Mapping[str, Variable]):
+    r"""A finite directed acyclic graph over named variables.
+
+    The graph is a read-only mapping from names to variables, in topological order, so that
+    iterating over it visits every variable after its parents. Ties are broken by the order in
+    which the variables were given: the same graph always has the same order.
+
+    Args:
+        variables: The variables, each name once.
+        parents: The names of the parents of a variable; roots may be left out.
+
+    Example:
+        >>> cause, effect = (Variable(name, "binary") for name in ("cause", "effect"))
+        >>> graph = CausalGraph([effect, cause], {"effect": ("cause",)})
+        >>> list(graph), graph.roots, graph.descendants("cause")
+        (['cause', 'effect'], ('cause',), ('effect',))
+    """
+
+    def __init__(
+        self, variables: Iterable[Variable], parents: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        given = _by_name(variables)
+        self._parents = _check_parents(given, parents or {})
+        self._variables = {name: given[name] for name in _topological(self._parents)}
+
+    def __getitem__(self, name: str) -> Variable:
+        if name not in self._variables:
+            raise KeyError(f"unknown variable {name!r}; the graph has {list(self._variables)}")
+        return self._variables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CausalGraph):
+            return NotImplemented
+        return self._variables == other._variables and self._parents == other._parents
+
+    def __hash__(self) -> int:
+        return hash((tuple(self._variables.values()), frozenset(self._parents.items())))
+
+    def __repr__(self) -> str:
+        arrows = (f"{name} <- {', '.join(self._parents[name])}".rstrip(" <-") for name in self)
+        return f"CausalGraph({'; '.join(arrows)})"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The names in topological order."""
+        return tuple(self._variables)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The names of the variables without parents."""
+        return tuple(name for name in self if not self._parents[name])
+
+    @property
+    def edges(self) -> Mapping[str, tuple[str, ...]]:
+        """The parents of every variable."""
+        return MappingProxyType(self._parents)
+
+    def parents(self, name: str) -> tuple[str, ...]:
+        """The direct causes of a variable, in the order in which they were given."""
+        return self._parents[self[name].name]
+
+    def children(self, name: str) -> tuple[str, ...]:
+        """The direct effects of a variable, in topological order."""
+        return tuple(child for child in self if self[name].name in self._parents[child])
+
+    def descendants(self, *names: str) -> tuple[str, ...]:
+        """The variables that any of ``names`` causes, directly or not, in topological order.
+
+        A named variable is among them only if another named one causes it.
+        """
+        reached: set[str] = set()
+        sources = {self[name].name for name in names}
+        for name in self:
+            if (sources | reached).intersection(self._parents[name]):
+                reached.add(name)
+        return tuple(name for name in self if name in reached)
+
+    def ancestors(self, name: str) -> tuple[str, ...]:
+        """The variables that cause ``name``, directly or not, in topological order."""
+        return tuple(other for other in self if name in self.descendants(other))
+
+
+def _by_name(variables: Iterable[Variable]) -> dict[str, Variable]:
+    given: dict[str, Variable] = {}
+    for variable in variables:
+        if variable.name in given:
+            raise ValueError(f"duplicate variable {variable.name!r}")
+        given[variable.name] = variable
+    return given
+
+
+def _check_parents(
+    given: Mapping[str, Variable], parents: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    for child, causes in parents.items():
+        if isinstance(causes, str):
+            raise TypeError(f"the parents of {child!r} must be a sequence of names, not a string")
+        if child not in given:
+            raise ValueError(f"parents are given for an unknown variable {child!r}")
+        for cause in causes:
+            if cause not in given:
+                raise ValueError(f"{child!r} has an unknown parent {cause!r}")
+        if len(set(causes)) < len(causes):
+            raise ValueError(f"{child!r} has a duplicate parent in {tuple(causes)}")
+    return {name: tuple(parents.get(name, ())) for name in given}
+
+
+def _topological(parents: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Kahn's order, with ties broken by the order of the keys."""
+    try:
+        TopologicalSorter(parents).prepare()
+    except CycleError as error:
+        raise ValueError(f"the graph has a cycle: {' -> '.join(error.args[1])}") from None
+
+    order: list[str] = []
+    while len(order) < len(parents):
+        order.append(next(n for n in parents if n not in order and set(parents[n]) <= set(order)))
+    return order
+
+
+CHEST = CausalGraph(
+    [
+        Variable("sex", "binary", categories=("male", "female")),
+        Variable("race", "categorical", categories=("white", "asian", "black")),
+        Variable("age", "continuous", range=(20.0, 90.0), units="years"),
+        Variable("lung_size", "continuous", range=(0.10, 0.45), units="fraction of the image"),
+        Variable("effusion", "binary", categories=("healthy", "effusion")),
+        Variable("image", "continuous", range=(0.0, 1.0)),
+    ],
+    {
+        "lung_size": ("sex", "age"),
+        "effusion": ("age",),
+        "image": ("sex", "race", "age", "lung_size", "effusion"),
+    },
+)
+"""The chest graph: sex, race and age are roots; lung size follows sex and age, effusion
+follows age, and the image follows all five."""
