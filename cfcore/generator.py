@@ -1,0 +1,97 @@
+r"""What a counterfactual generator must offer: abduct, act, predict."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from torch import Generator as RandomState
+from torch import Tensor
+
+from cfcore.graph import CausalGraph
+
+Parents = Mapping[str, Tensor]
+"""The parents of the image, one tensor of shape (B,) per name."""
+
+Noise = Any
+"""The exogenous noise of B images: a dictionary (or another tree) of tensors whose leading
+axis is the batch, so that it can be sliced, repeated and moved like one."""
+
+Effect = Literal["direct", "total"]
+"""Which effect an intervention has on the other parents of the image."""
+
+
+@runtime_checkable
+class StructuralModel(Protocol):
+    r"""The part of a structural causal model that acts on parents."""
+
+    graph: CausalGraph
+
+    def act(
+        self,
+        pa: Parents,
+        do: Mapping[str, Tensor | float],
+        *,
+        effect: Effect = "direct",
+        rng: RandomState | None = None,
+    ) -> dict[str, Tensor]:
+        r"""Replaces parents by the values of an intervention.
+
+        The **direct** effect holds every parent that is not intervened on,
+        :math:`\widetilde{\mathbf{pa}} = (\tilde{\mathbf{a}}, \mathbf{c}_i)`. The **total**
+        effect lets the descendants of the intervened variables follow through their
+        mechanisms, :math:`\tilde{y}_j = f_j(\widetilde{\mathbf{pa}}_j, u_j)`, with the noise
+        :math:`u_j` abducted from the observed parents. The label to be predicted, effusion,
+        is held under both unless it is itself intervened on.
+
+        Args:
+            pa: The observed parents, each of shape (B,).
+            do: The values to set: numbers, or tensors of shape (B,).
+            effect: ``"direct"`` or ``"total"``.
+            rng: The source of randomness of discrete mechanisms, whose noise is known only
+                up to a distribution; their most probable noise is taken without one.
+
+        Returns:
+            All parents after the action, each of shape (B,).
+        """
+
+
+@runtime_checkable
+class Generator(Protocol):
+    r"""A model of the image given its parents, with explicit exogenous noise.
+
+    A counterfactual is abduction, action and prediction:
+
+    .. math:: \tilde{x}_i = \mathrm{predict}\big(\mathrm{abduct}(x_i, \mathbf{pa}_i),
+        \widetilde{\mathbf{pa}}_i\big)
+    """
+
+    def abduct(
+        self,
+        x: Tensor,
+        pa: Parents,
+        *,
+        index: Tensor | None = None,
+        rng: RandomState | None = None,
+    ) -> Noise:
+        r"""Infers the exogenous noise :math:`u_i` of the images.
+
+        Args:
+            x: The images, shape (B, 1, H, W), in [0, 1].
+            pa: Their parents, each of shape (B,).
+            index: The rows of the images in their cohort, shape (B,); read by generators that
+                look the noise up.
+            rng: The source of randomness of a sampled posterior; its mean is taken without one.
+
+        Returns:
+            The noise, a tree of tensors with leading axis B.
+        """
+
+    def predict(self, noise: Noise, pa: Parents) -> Tensor:
+        r"""Draws the images that the noise gives under the parents.
+
+        Args:
+            noise: The exogenous noise, with leading axis B.
+            pa: The parents, each of shape (B,).
+
+        Returns:
+            The images, shape (B, 1, H, W), in [0, 1].
+        """
