@@ -1,0 +1,262 @@
+r"""Predictors of a variable from an image: networks, logit offsets, weights on disk."""
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from cfcore import __version__
+from cfcore.generator import Parents
+from cfcore.graph import CHEST, CausalGraph, Variable
+
+Architecture = Literal["small", "densenet121"]
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Anything that gives a logit for each image, knowing its parents."""
+
+    def __call__(self, x: Tensor, pa: Parents) -> Tensor:
+        """Predicts.
+
+        Args:
+            x: The images, shape (B, 1, H, W), in [0, 1].
+            pa: The parents, each of shape (B,): the intervened ones under an intervention.
+
+        Returns:
+            The logits of disease, shape (B,).
+        """
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """What a predictor is made of.
+
+    Args:
+        variable: The variable to predict; its kind decides the head and the loss.
+        architecture: ``"small"``, four strided convolutions that train on a laptop, or
+            ``"densenet121"``, the network of the paper's size.
+        width: Channels of the first layer: 16 suits the small network at 64 pixels, 64 is
+            the published DenseNet121.
+    """
+
+    variable: str = "effusion"
+    architecture: Architecture = "small"
+    width: int = 16
+
+    def __post_init__(self) -> None:
+        if self.architecture not in get_args(Architecture):
+            known = get_args(Architecture)
+            raise ValueError(f"architecture must be one of {known}, not {self.architecture!r}")
+        if self.width < 1:
+            raise ValueError(f"width must be positive, not {self.width}")
+
+
+class SmallNetwork(nn.Sequential):
+    r"""Four strided convolutions, a mean over positions, one linear layer.
+
+    Channels double as the resolution halves, so each layer costs about the same. The mean over
+    positions accepts any image size from 16 pixels.
+
+    Args:
+        outputs: The number of outputs.
+        width: The channels of the first layer.
+    """
+
+    def __init__(self, outputs: int, width: int = 16) -> None:
+        channels = (1, width, 2 * width, 4 * width, 4 * width)
+        layers: list[nn.Module] = []
+        for before, after in pairwise(channels):
+            layers += [
+                nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(after),
+                nn.ReLU(inplace=True),
+            ]
+        super().__init__(
+            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[-1], outputs)
+        )
+
+
+class Reader(nn.Module):
+    r"""A network that reads one variable off the image.
+
+    The output depends on the kind of the variable: the logit of a binary one, shape (B,); the
+    logits of a categorical one, shape (B, C); the value of a continuous one in its own units,
+    shape (B,), for which the network predicts :math:`(v - lo) / (hi - lo)`.
+
+    Args:
+        network: The network, from (B, 1, H, W) to (B, C).
+        variable: The variable.
+        config: What the network was made of, for the manifest.
+    """
+
+    def __init__(self, network: nn.Module, variable: Variable, config: PredictorConfig) -> None:
+        super().__init__()
+        self.network, self.variable, self.config = network, variable, config
+
+    def forward(self, x: Tensor, pa: Parents | None = None) -> Tensor:
+        """Reads the variable; the parents are accepted, as of any predictor, and ignored."""
+        out = self.network(((x - 0.5) * 4).contiguous(memory_format=torch.channels_last))
+        if self.variable.kind == "categorical":
+            return out
+        if self.variable.kind == "continuous":
+            low, high = self.variable.range
+            return low + (high - low) * out.squeeze(1)
+        return out.squeeze(1)
+
+
+def build(config: PredictorConfig, *, seed: int, graph: CausalGraph = CHEST) -> Reader:
+    """Makes a predictor with random weights, without touching the global random state.
+
+    Args:
+        config: What to make.
+        seed: The seed of the weights.
+        graph: The graph that holds the variable.
+
+    Returns:
+        The predictor, in channels-last layout.
+
+    Example:
+        >>> reader = build(PredictorConfig("race"), seed=0)
+        >>> reader(torch.zeros(2, 1, 64, 64)).shape
+        torch.Size([2, 3])
+    """
+    variable = graph[config.variable]
+    outputs = len(variable.values) if variable.kind == "categorical" else 1
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = _network(config, outputs)
+    return Reader(network, variable, config).to(memory_format=torch.channels_last)
+
+
+def _network(config: PredictorConfig, outputs: int) -> nn.Module:
+    if config.architecture == "small":
+        return SmallNetwork(outputs, config.width)
+
+    from monai.networks.nets import DenseNet121
+
+    return DenseNet121(
+        spatial_dims=2, in_channels=1, out_channels=outputs, init_features=config.width
+    )
+
+
+class LogitOffset(nn.Module):
+    r"""A predictor made biased on purpose: :math:`g_\beta(x, s) = \sigma(\mathrm{logit}\,
+    g_0(x) + \beta \cdot s)`.
+
+    The sex is read from the parents that are passed in, so under :math:`\mathrm{do}(s)` it is
+    the intervened one. The offset is the same for all patients of one sex: their order, and
+    with it the AUC within a sex, does not depend on :math:`\beta`.
+
+    Args:
+        predictor: The predictor :math:`g_0`.
+        beta: The offset of female patients, in logits.
+
+    Example:
+        >>> g = LogitOffset(lambda x, pa: x.mean(dim=(1, 2, 3)), beta=2.0)
+        >>> g(torch.zeros(2, 1, 8, 8), {"sex": torch.tensor([0.0, 1.0])}).tolist()
+        [0.0, 2.0]
+    """
+
+    def __init__(self, predictor: Predictor, beta: float) -> None:
+        super().__init__()
+        self.predictor, self.beta = predictor, beta
+
+    def forward(self, x: Tensor, pa: Parents) -> Tensor:
+        """Predicts, with the offset added where ``pa["sex"]`` is 1."""
+        return self.predictor(x, pa) + self.beta * pa["sex"]
+
+    def extra_repr(self) -> str:
+        """The offset, for ``repr``."""
+        return f"beta={self.beta}"
+
+
+def save(
+    reader: Reader, path: Path | str, *, seed: int, notes: Mapping[str, Any] | None = None
+) -> None:
+    """Writes the weights as safetensors, and a JSON manifest beside them.
+
+    Each file appears whole or not at all. The manifest is written last and holds the digest of
+    the weights, so a pair of which one half is missing or old is refused when it is loaded.
+
+    Args:
+        reader: The predictor.
+        path: The file of the weights, ``*.safetensors``; the manifest ends in ``.json``.
+        seed: The seed that the predictor was trained with.
+        notes: Further entries of the manifest: training settings, statistics, data.
+    """
+    from safetensors.torch import save as to_bytes
+
+    path = _weights_path(path)
+    state = {name: value.detach().cpu().contiguous() for name, value in reader.state_dict().items()}
+    weights = to_bytes(state)
+    manifest = {
+        "config": asdict(reader.config),
+        "seed": seed,
+        "sha256": hashlib.sha256(weights).hexdigest(),
+        "versions": {
+            "cfcore": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "notes": dict(notes or {}),
+    }
+    _write(path, weights)
+    _write(path.with_suffix(".json"), json.dumps(manifest, indent=2).encode() + b"\n")
+
+
+def load(path: Path | str, *, graph: CausalGraph = CHEST) -> Reader:
+    """Reads a predictor that :func:`save` wrote.
+
+    Args:
+        path: The file of the weights.
+        graph: The graph that holds the variable.
+
+    Returns:
+        The predictor, in evaluation mode, on the CPU.
+    """
+    from safetensors.torch import load as from_bytes
+
+    path = _weights_path(path)
+    weights, manifest = path.read_bytes(), read_manifest(path)
+    if hashlib.sha256(weights).hexdigest() != manifest["sha256"]:
+        raise ValueError(f"{path} is not the file that its manifest describes: save it again")
+
+    reader = build(PredictorConfig(**manifest["config"]), seed=0, graph=graph)
+    reader.load_state_dict(from_bytes(weights))
+    return reader.eval()
+
+
+def read_manifest(path: Path | str) -> dict[str, Any]:
+    """The manifest of the weights at ``path``."""
+    return json.loads(_weights_path(path).with_suffix(".json").read_text())
+
+
+def _weights_path(path: Path | str) -> Path:
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise ValueError(f"weights are kept in *.safetensors, not in {path.name!r}")
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file that is never seen half written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
