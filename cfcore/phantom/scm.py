@@ -52,7 +52,7 @@ class Hospital:
 
 HOSPITALS: Mapping[str, Hospital] = {
     "C": Hospital(0.42, (0.72, 0.18, 0.10), 61.0, 17.0, -0.62, 1.00, 0.94, 0.008),
-    "M": Hospital(0.50, (0.64, 0.08, 0.28), 57.0, 19.0, -1.05, 1.18, 0.90, 0.011),
+    "M": Hospital(0.50, (0.64, 0.08, 0.28), 57.0, 19.0, -1.05, 1.18, 0.90, 0.006),
 }
 """Hospital C resembles CheXpert and M resembles MIMIC-CXR, in kind rather than in number."""
 
