@@ -20,7 +20,7 @@ from cfcore.phantom.scm import (
     parent_noise,
 )
 
-CHUNK = 32  # images drawn at once: their intermediate tensors stay in the cache of a core
+CHUNK = {"cpu": 2**17, "other": 2**24}  # pixels drawn at once: the cache of a core, a GPU's fill
 
 Index = int | slice | Tensor
 
@@ -136,8 +136,9 @@ class Phantom:
         if wrong:
             raise ValueError(f"parents of shape ({count},) are needed, not {wrong}")
         x = noise["gamma"].new_empty(count, 1, *self.shape)
-        for start in range(0, count, CHUNK):
-            rows = slice(start, start + CHUNK)
+        chunk = max(1, CHUNK.get(x.device.type, CHUNK["other"]) // (x.shape[2] * x.shape[3]))
+        for start in range(0, count, chunk):
+            rows = slice(start, start + chunk)
             x[rows] = self._draw(_take(noise, rows), _take(pa, rows))
         return x
 
