@@ -27,8 +27,8 @@ class Images(Protocol):
 class TrainingConfig:
     """How a predictor is trained.
 
-    The augmentation is what keeps a predictor from reading the detector: with ``noise`` at
-    about twice the grain of the detector, a fresh draw of the grain hardly moves the score.
+    The augmentation is what keeps a predictor from reading the detector: with ``noise`` some
+    times the grain of the detector, a fresh draw of the grain hardly moves the score.
 
     Args:
         epochs: The most epochs to train.
@@ -41,7 +41,7 @@ class TrainingConfig:
         shift: Largest shift of a training batch, in pixels.
     """
 
-    epochs: int = 14
+    epochs: int = 10
     batch: int = 64
     learning_rate: float = 3e-3
     weight_decay: float = 1e-3
