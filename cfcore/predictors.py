@@ -2,9 +2,7 @@ r"""Predictors of a variable from an image: networks, logit offsets, weights on 
 
 import hashlib
 import json
-import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cfcore import __version__
+from cfcore.files import write_atomically
 from cfcore.generator import Parents
 from cfcore.graph import CHEST, CausalGraph, Variable
 
@@ -210,8 +209,9 @@ def save(
         },
         "notes": dict(notes or {}),
     }
-    _write(path, weights)
-    _write(path.with_suffix(".json"), json.dumps(manifest, indent=2).encode() + b"\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, weights)
+    write_atomically(path.with_suffix(".json"), json.dumps(manifest, indent=2).encode() + b"\n")
 
 
 def load(path: Path | str, *, graph: CausalGraph = CHEST) -> Reader:
@@ -246,17 +246,3 @@ def _weights_path(path: Path | str) -> Path:
     if path.suffix != ".safetensors":
         raise ValueError(f"weights are kept in *.safetensors, not in {path.name!r}")
     return path
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Writes a file that is never seen half written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

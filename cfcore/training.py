@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cfcore.graph import Variable
+from cfcore.metrics import auc
 from cfcore.predictors import Reader
 
 
@@ -232,33 +233,10 @@ def loss_of(variable: Variable, out: Tensor, y: Tensor) -> Tensor:
 def score_of(variable: Variable, out: Tensor, y: Tensor) -> float:
     """AUC, mean AUC of one class against the rest, or R^2, by the kind of the variable."""
     if variable.kind == "binary":
-        return auc(out, y)
+        return auc(out, y).item()
     if variable.kind == "categorical":
-        return sum(auc(out[:, k], y == k) for k in variable.values) / len(variable.values)
+        return torch.stack([auc(out[:, k], y == k) for k in variable.values]).mean().item()
     return 1 - (F.mse_loss(out, y) / y.var(correction=0)).item()
-
-
-def auc(score: Tensor, y: Tensor) -> float:
-    r"""The area under the ROC curve, :math:`P(S_1 > S_0) + \tfrac{1}{2} P(S_1 = S_0)`.
-
-    Args:
-        score: The scores, shape (N,); any monotone function of the probability.
-        y: The labels, shape (N,).
-
-    Returns:
-        The area; NaN if only one class is present.
-
-    Example:
-        >>> auc(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1]))
-        0.875
-    """
-    _, code, count = score.double().unique(return_inverse=True, return_counts=True)
-    rank = (count.cumsum(0) - (count - 1) / 2.0)[code]  # average rank, from 1
-    y = y.bool()
-    ones, zeros = int(y.sum()), int((~y).sum())
-    if not ones or not zeros:
-        return math.nan
-    return (rank[y].double().sum().item() - ones * (ones + 1) / 2) / (ones * zeros)
 
 
 @torch.inference_mode()

@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from dataclasses import fields
 
 import pytest
@@ -15,15 +14,6 @@ from cfcore.phantom.scm import draw_parents, effusion_probability, lung_mean, pa
 
 PHANTOM = Phantom()
 SEED = 11  # of the tests alone
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine two threads wait for each other at every operation."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

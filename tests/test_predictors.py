@@ -1,14 +1,13 @@
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from cfcore.graph import CHEST
+from cfcore.metrics import auc
 from cfcore.phantom import Cohort, Phantom
 from cfcore.predictors import (
     LogitOffset,
@@ -20,19 +19,10 @@ from cfcore.predictors import (
     read_manifest,
     save,
 )
-from cfcore.training import Epoch, TrainingConfig, auc, augment, outputs, train
+from cfcore.training import Epoch, TrainingConfig, augment, outputs, train
 
 SMALL = PredictorConfig(width=8)
 SHORT = TrainingConfig(epochs=3, batch=32)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The smallest batches are faster so, and the weights the same everywhere."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -260,19 +250,6 @@ def test_bad_settings_are_refused() -> None:
         TrainingConfig(batch=0)
     with pytest.raises(TypeError, match="learning"):
         TrainingConfig(learning=1)
-
-
-@pytest.mark.parametrize("decimals", [0, 6])
-def test_auc_agrees_with_scikit_learn(decimals: int) -> None:
-    rng = torch.Generator().manual_seed(0)
-    y = torch.rand(500, generator=rng) < 0.3
-    score = (torch.randn(500, generator=rng) + y).round(decimals=decimals)  # with and without ties
-
-    assert auc(score, y) == pytest.approx(roc_auc_score(y, score), abs=1e-12)
-
-
-def test_auc_of_one_class_is_undefined() -> None:
-    assert torch.tensor(auc(torch.rand(5), torch.zeros(5))).isnan()
 
 
 # Weights on disk

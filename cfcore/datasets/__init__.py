@@ -11,6 +11,7 @@ from cfcore.datasets.dataset import COLUMNS, PARENTS, RACES, Batch, Dataset, sch
 from cfcore.datasets.errors import BadValue, BrokenImage, Leakage, MissingColumn, MissingFile
 from cfcore.datasets.mimic import load_mimic
 from cfcore.datasets.nih import load_nih
+from cfcore.datasets.synthetic import from_phantom
 from cfcore.datasets.table import load_table
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Leakage",
     "MissingColumn",
     "MissingFile",
+    "from_phantom",
     "load_chexpert",
     "load_mimic",
     "load_nih",

@@ -1,0 +1,228 @@
+"""How each predictor of the experiments is made, and where it is found once it has been."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+import pandas as pd
+from torch import Tensor
+
+from cfcore.cohorts import drop_age, drop_sex, match_size, split
+from cfcore.datasets import Dataset, from_phantom
+from cfcore.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
+from cfcore.predictors import PredictorConfig, Reader, build, load, save
+from cfcore.training import TrainingConfig, train
+
+Family = Literal["basic", "sex", "age"]
+
+COMMITTED = Path(__file__).parent.parent / "data" / "predictors"
+CACHE = Path("runs") / "predictors"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The size of everything.
+
+    Args:
+        name: What it is called.
+        size: Side of the images in pixels.
+        train: Training images, before any are dropped.
+        validation: Images on which training stops.
+        test: Images from which test sets are chosen.
+        cohort: The seed of the patients.
+        network: What a predictor is made of.
+        training: How it is trained.
+    """
+
+    name: str
+    size: int
+    train: int
+    validation: int
+    test: int
+    cohort: int = 2026
+    network: PredictorConfig = field(default_factory=PredictorConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+PRESETS: Mapping[str, Preset] = {
+    "smoke": Preset(
+        "smoke", 32, 800, 200, 600, network=PredictorConfig(width=8), training=TrainingConfig(3)
+    ),
+    "book": Preset("book", 64, 8_000, 1_000, 4_000),
+    "paper": Preset(
+        "paper",
+        224,
+        100_000,
+        10_000,
+        30_000,
+        network=PredictorConfig(architecture="densenet121", width=64),
+        training=TrainingConfig(epochs=20, learning_rate=1e-3, shift=8),
+    ),
+}
+
+
+def preset(name: str, **changes: object) -> Preset:
+    """Look a preset up by name, perhaps with some of its sizes changed.
+
+    Example:
+        >>> preset("book", train=500).train
+        500
+        >>> preset("novel")
+        Traceback (most recent call last):
+        ...
+        ValueError: there is no preset 'novel', only smoke, book, paper
+    """
+    if name not in PRESETS:
+        raise ValueError(f"there is no preset {name!r}, only {', '.join(PRESETS)}")
+    return replace(PRESETS[name], **changes)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one predictor is made.
+
+    Args:
+        preset: The sizes.
+        hospital: Where it is trained, ``"C"`` or ``"M"``.
+        family: ``"basic"``, or the attribute that the training set is biased by.
+        strength: The strength of that bias; 0 for ``"basic"``.
+        seed: The seed of the dropping, of the weights and of the order of images.
+        images: For ``"basic"`` only: how many training images to use, by default all.
+
+    Example:
+        >>> Recipe(preset("book"), "C", "sex", 0.95).name
+        'C-sex-0.95-seed0'
+        >>> Recipe(preset("book"), "C", "sex")
+        Traceback (most recent call last):
+        ...
+        ValueError: a sex bias needs a strength in (0, 1], not 0.0
+    """
+
+    preset: Preset
+    hospital: str = "C"
+    family: Family = "basic"
+    strength: float = 0.0
+    seed: int = 0
+    images: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.family not in get_args(Family):
+            raise ValueError(f"family must be one of {get_args(Family)}, not {self.family!r}")
+        if self.hospital not in HOSPITALS:
+            raise ValueError(f"hospital must be one of {list(HOSPITALS)}, not {self.hospital!r}")
+        if self.family == "basic" and self.strength:
+            raise ValueError(f"a basic predictor has no bias, but strength is {self.strength}")
+        if self.family != "basic" and not 0 < self.strength <= 1:
+            raise ValueError(
+                f"a {self.family} bias needs a strength in (0, 1], not {self.strength}"
+            )
+        if self.family != "basic" and self.images is not None:
+            raise ValueError("only basic predictors are trained on a given number of images")
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and files."""
+        bias = "" if self.family == "basic" else f"-{self.strength:g}"
+        size = "" if self.images is None else f"-n{self.images}"
+        return f"{self.hospital}-{self.family}{bias}{size}-seed{self.seed}"
+
+    @property
+    def digest(self) -> str:
+        """A hash of the recipe and of the phantom: whatever changes, another file is looked up."""
+        facts = [asdict(self), asdict(COEFFICIENTS), asdict(HOSPITALS[self.hospital])]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def file(self) -> str:
+        """The file name of its weights."""
+        return f"{self.name}-{self.digest}.safetensors"
+
+
+@cache
+def patients(hospital: str, preset: Preset) -> Cohort:
+    """All patients of a hospital, those for training first drawn, with their oracle."""
+    count = preset.train + preset.validation + preset.test
+    return Phantom(preset.size).sample(count, hospital=hospital, seed=preset.cohort)
+
+
+@cache
+def parts(hospital: str, preset: Preset) -> dict[str, Dataset]:
+    """The patients of a hospital, split into ``train``, ``validation`` and ``test``.
+
+    Example:
+        >>> {name: len(part) for name, part in parts("C", preset("smoke")).items()}
+        {'train': 800, 'validation': 200, 'test': 600}
+    """
+    data = from_phantom(patients(hospital, preset))
+    sizes = {name: getattr(preset, name) for name in ("train", "validation", "test")}
+    shares = {name: size / len(data) for name, size in sizes.items()}
+    tables = split(data.table, shares, seed=preset.cohort)
+    return {name: data.select(table) for name, table in tables.items()}
+
+
+def training_table(recipe: Recipe, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a training table that a recipe keeps."""
+    if recipe.family == "sex":
+        return drop_sex(table, recipe.strength, seed=recipe.seed)
+    if recipe.family == "age":
+        return drop_age(table, recipe.strength, seed=recipe.seed)
+    return table if recipe.images is None else match_size(table, recipe.images, seed=recipe.seed)
+
+
+def labelled_images(data: Dataset) -> tuple[Tensor, Tensor]:
+    """All images of a data set, rendered, and their labels."""
+    return data[:], data.parents(["effusion"])["effusion"]
+
+
+def make(recipe: Recipe, path: Path, *, progress: bool = False) -> Reader:
+    """Train the predictor of a recipe and keep it.
+
+    Args:
+        recipe: The recipe.
+        path: Where to keep its weights.
+        progress: Whether to show progress bars.
+
+    Returns:
+        The predictor.
+    """
+    data = parts(recipe.hospital, recipe.preset)
+    cohort = data["train"].select(training_table(recipe, data["train"].table))
+    images, labels = labelled_images(cohort)
+    reader = build(recipe.preset.network, seed=recipe.seed)
+    epochs = train(
+        reader,
+        images,
+        labels,
+        validation=labelled_images(data["validation"]),
+        seed=recipe.seed,
+        config=recipe.preset.training,
+        progress=progress,
+    )
+    history = [asdict(epoch) for epoch in epochs]
+    notes = {"recipe": asdict(recipe), "images": len(images), "history": history}
+    save(reader, path, seed=recipe.seed, notes=notes)
+    return reader
+
+
+def obtain(
+    recipe: Recipe, *, committed: Path = COMMITTED, cache: Path = CACHE, progress: bool = False
+) -> Reader:
+    """The predictor of a recipe: from the project's data, from earlier runs, or trained now.
+
+    Args:
+        recipe: The recipe.
+        committed: The folder of predictors that come with the project.
+        cache: The folder of those that were trained here.
+        progress: Whether to show progress bars while training.
+
+    Returns:
+        The predictor, in evaluation mode.
+    """
+    for folder in (committed, cache):
+        if (folder / recipe.file).is_file():
+            return load(folder / recipe.file)
+    return make(recipe, cache / recipe.file, progress=progress).eval()
