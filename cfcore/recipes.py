@@ -99,7 +99,7 @@ class Recipe:
         >>> Recipe(preset("book"), "C", "sex")
         Traceback (most recent call last):
         ...
-        ValueError: a sex bias needs a strength in (0, 1], not 0.0
+        ValueError: bias by sex needs a strength in (0, 1], not 0.0
     """
 
     preset: Preset
@@ -118,7 +118,7 @@ class Recipe:
             raise ValueError(f"a basic predictor has no bias, but strength is {self.strength}")
         if self.family != "basic" and not 0 < self.strength <= 1:
             raise ValueError(
-                f"a {self.family} bias needs a strength in (0, 1], not {self.strength}"
+                f"bias by {self.family} needs a strength in (0, 1], not {self.strength}"
             )
         if self.family != "basic" and self.images is not None:
             raise ValueError("only basic predictors are trained on a given number of images")

@@ -179,7 +179,7 @@ class _Loop:
 def _progress(batches: Sequence[Tensor], label: str, enabled: bool) -> Iterable[Tensor]:
     if not enabled:
         return batches
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
 
     return tqdm(batches, desc=label, leave=False)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from cfcore.datasets.errors import BadValue
 from cfcore.datasets.ledger import EXAMPLES, Ledger

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from cfcore.datasets.errors import BadValue, MissingColumn
 from cfcore.datasets.images import Memmap, Source, Stored
@@ -128,7 +128,7 @@ class Dataset:
     def select(self, table: pd.DataFrame) -> "Dataset":
         """The data set of a cohort: rows by the index of ``table``, values from ``table``.
 
-        ``table`` is what the functions of :mod:`cfcore.cohorts` make of :attr:`table`: some of
+        ``table`` is what the functions of :mod:`cfcore.cohorts` make of this table: some of
         its rows under their row numbers, perhaps with labels masked.
         """
         rows = table.index.to_numpy(dtype=np.int64)

@@ -27,7 +27,7 @@ class Rendered:
         return self.cohort.images[torch.as_tensor(rows)].cpu()
 
     def fingerprint(self, rows: np.ndarray) -> str:
-        """A hash of all that decides how the rows look, for :meth:`Dataset.cached`."""
+        """A hash of all that decides how the rows look, by which a cache is named."""
         cohort = self.cohort
         facts = {
             "phantom": [asdict(COEFFICIENTS), asdict(HOSPITALS[cohort.hospital])],
@@ -45,7 +45,7 @@ def from_phantom(cohort: Cohort) -> Dataset:
     cohort looks the noise up by: ``cohort.oracle.abduct(x, pa, index=...)``.
 
     Args:
-        cohort: What :meth:`cfcore.phantom.Phantom.sample` returned.
+        cohort: What :meth:`cfcore.phantom.cohort.Phantom.sample` returned.
 
     Returns:
         The data set; images are rendered when they are asked for.

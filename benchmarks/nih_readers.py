@@ -1,0 +1,70 @@
+"""What a small network reads off real radiographs: sex, and effusion by sex and view.
+
+Needs the NIH ChestX-ray14 data, as published or as a cache (images_64.npz and metadata.csv) with a
+column ``split``. Training stops on patients set apart from the training split; the validation split
+is looked at once.
+
+    python benchmarks/nih_readers.py FOLDER [--json OUT]
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from cfcore.cohorts import split
+from cfcore.datasets import Dataset, load_nih
+from cfcore.metrics import auc
+from cfcore.predictors import PredictorConfig, build
+from cfcore.training import TrainingConfig, outputs, train
+
+TRAINING = TrainingConfig(epochs=30, batch=32, shift=3, patience=30)  # chosen on the stop set
+
+
+def fit(variable: str, data: Dataset, seed: int) -> torch.nn.Module:
+    """A reader of one variable, stopped on a seventh of the patients."""
+    tables = split(data.table, {"fit": 6 / 7, "stop": 1 / 7}, seed=seed)
+    fitting, stopping = (data.select(table) for table in tables.values())
+    images = [(part[:], part.parents([variable])[variable]) for part in (fitting, stopping)]
+    reader = build(PredictorConfig(variable), seed=seed)
+    epochs = train(reader, *images[0], validation=images[1], seed=seed, config=TRAINING)
+    for epoch in epochs:
+        print(f"{variable} epoch {epoch.epoch:>2}: stop AUC {epoch.val_score:.3f}", flush=True)
+    return reader
+
+
+def measure(folder: Path, seed: int = 0) -> dict[str, float]:
+    """AUC on the validation split."""
+    data = load_nih(folder)
+    parts = {name: data.take(data.table.split == name) for name in ("train", "val")}
+    images, table = parts["val"][:], parts["val"].table
+    results = {}
+    for variable in ("sex", "effusion"):
+        logit = outputs(fit(variable, parts["train"], seed), images)
+        y = torch.tensor(table[variable].to_numpy())
+        results[f"{variable} AUC"] = auc(logit, y).item()
+        if variable == "effusion":
+            groups = {"men": table.sex == 0, "women": table.sex == 1}
+            groups |= {view: table.view == view for view in ("PA", "AP")}
+            for name, member in groups.items():
+                inside = torch.tensor(member.to_numpy())
+                results[f"effusion AUC, {name}"] = auc(logit, y, inside).item()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = measure(options.folder)
+    for name, value in results.items():
+        print(f"{name:<24}{value:.3f}")
+    if options.json:
+        options.json.write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
