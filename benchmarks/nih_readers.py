@@ -4,7 +4,7 @@ Needs the NIH ChestX-ray14 data, as published or as a cache (images_64.npz and m
 column ``split``. Training stops on patients set apart from the training split; the validation split
 is looked at once.
 
-    python benchmarks/nih_readers.py FOLDER [--json OUT]
+    python benchmarks/nih_readers.py FOLDER [--variables sex effusion] [--json OUT]
 """
 
 import argparse
@@ -34,13 +34,13 @@ def fit(variable: str, data: Dataset, seed: int) -> torch.nn.Module:
     return reader
 
 
-def measure(folder: Path, seed: int = 0) -> dict[str, float]:
+def measure(folder: Path, variables: list[str], seed: int = 0) -> dict[str, float]:
     """AUC on the validation split."""
     data = load_nih(folder)
     parts = {name: data.take(data.table.split == name) for name in ("train", "val")}
     images, table = parts["val"][:], parts["val"].table
     results = {}
-    for variable in ("sex", "effusion"):
+    for variable in variables:
         logit = outputs(fit(variable, parts["train"], seed), images)
         y = torch.tensor(table[variable].to_numpy())
         results[f"{variable} AUC"] = auc(logit, y).item()
@@ -56,10 +56,11 @@ def measure(folder: Path, seed: int = 0) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--variables", nargs="+", default=["sex", "effusion"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    results = measure(options.folder)
+    results = measure(options.folder, options.variables)
     for name, value in results.items():
         print(f"{name:<24}{value:.3f}")
     if options.json:

@@ -1,6 +1,9 @@
 """The real radiographs of the NIH cache, where there is one (CFCORE_NIH says where)."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,11 @@ def test_the_balanced_set_is_balanced(nih: Dataset) -> None:
     assert men == women
     assert (parts.diseased * parts.images.iloc[0] == parts.diseased.iloc[0] * parts.images).all()
     assert nih.select(cohort)[:4].shape == (4, 1, 64, 64)
+
+
+def test_a_small_network_reads_sex_off_real_radiographs(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "benchmarks/nih_readers.py"
+    call = [sys.executable, script, CACHE, "--variables", "sex", "--json", tmp_path / "auc.json"]
+    subprocess.run(call, check=True, capture_output=True)
+
+    assert json.loads((tmp_path / "auc.json").read_text())["sex AUC"] >= 0.9
