@@ -103,13 +103,27 @@ def run(
 
 
 def tidy(notebook: "NotebookNode") -> "NotebookNode":
-    """Drop what differs from run to run: timings, paths, cell identifiers, kernel versions."""
+    """Drop what differs from run to run: timings, paths, identifiers, versions, cuts in text."""
     notebook.metadata.pop("papermill", None)
     notebook.metadata.pop("language_info", None)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = joined(cell.outputs)
         if not cell.metadata.get("tags", True):
             cell.metadata.pop("tags")
     return notebook
+
+
+def joined(outputs: "list[NotebookNode]") -> "list[NotebookNode]":
+    """Join what was printed in several pieces: where the kernel cuts it is chance."""
+    whole: list[NotebookNode] = []
+    for output in outputs:
+        stream = output.output_type == "stream"
+        if stream and whole and whole[-1].get("name") == output.name:
+            whole[-1].text += output.text
+        else:
+            whole.append(output)
+    return whole
