@@ -1,0 +1,281 @@
+r"""The one expensive step: every predictor on every patient in every world.
+
+Each patient is abducted once, each counterfactual is decoded once and shown to all predictors. What
+is kept is one logit for each of them, never an image. Finished shards of patients go to disk, so
+that a run that was stopped goes on where it was.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from tqdm import tqdm
+
+from cfcore.checks import InputError, check_count
+from cfcore.datasets import Dataset
+from cfcore.generator import Effect, Generator, Parents
+from cfcore.interventions import Grid
+from cfcore.predictions import Predictions
+from cfcore.predictors import Predictor
+from cfcore.shards import Shards, World, fingerprint
+
+SHARD = 256  # patients that a kill can cost at most
+Values = Mapping[str, Tensor]
+
+MAX_IMAGES = 72  # in flight; small batches are fastest on a CPU, a GPU wants thousands
+
+
+@dataclass
+class Job:
+    """What is to be computed.
+
+    Attributes:
+        generator: Abducts, acts and predicts.
+        predictors: The predictors by name.
+        data: The patients.
+        values: What the interventions set: (K,) for all patients, or (N, K), their own.
+        effect: Whether descendants of the intervened variables follow.
+        device: Where to compute.
+        max_images: Images in flight; halved when memory runs out.
+    """
+
+    generator: Generator
+    predictors: Mapping[str, Predictor]
+    data: Dataset
+    values: Mapping[str, Tensor]
+    effect: Effect
+    device: torch.device
+    max_images: int
+
+    @property
+    def worlds(self) -> int:
+        """The number of interventions, K."""
+        return next(iter(self.values.values())).shape[-1]
+
+    def fingerprint(self) -> str:
+        """A hash of everything on which the result depends, but for the last digits."""
+        parts = [self.generator, self.data.table, self.effect, dict(self.values)]
+        return fingerprint(*parts, dict(self.predictors))
+
+
+def repeat(tree: object, times: int) -> object:
+    """Repeat each patient of a tree of tensors, one copy for each world."""
+    return tree_map(lambda leaf: leaf.repeat_interleave(times, dim=0), tree)
+
+
+def act(generator: Generator, pa: Parents, do: Mapping[str, Tensor], effect: Effect) -> Parents:
+    """Intervene by the generator's own causal model, or directly if it has none."""
+    if hasattr(generator, "act"):
+        return generator.act(pa, do, effect=effect)
+    if effect == "total":
+        raise InputError(f"{type(generator).__name__} has no act(), which total effects need")
+    return {**pa, **do}
+
+
+def decode(
+    job: Job, noise: object, pa: Parents, do: Mapping[str, Tensor]
+) -> tuple[Tensor, Parents]:
+    """The images of b patients in k worlds, patient by patient, and their parents there.
+
+    Args:
+        job: The job.
+        noise: The noise of b patients.
+        pa: Their own parents, each of shape (b,).
+        do: What the worlds set, each of shape (b, k).
+
+    Returns:
+        Images, shape (b * k, 1, H, W), and parents, each of shape (b * k,).
+    """
+    times = next(iter(do.values())).shape[1]
+    flat = {name: values.reshape(-1) for name, values in do.items()}
+    acted = act(job.generator, repeat(pa, times), flat, job.effect)
+    return job.generator.predict(repeat(noise, times), acted), acted
+
+
+def read(job: Job, x: Tensor, pa: Parents, rows: int) -> Tensor:
+    """The logits of all predictors, shape (predictors, rows, images of a row)."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    with torch.autocast("cuda") if x.is_cuda else nullcontext():
+        logits = [predictor(x, pa).float() for predictor in job.predictors.values()]
+    return torch.stack(logits).view(len(logits), rows, -1)
+
+
+def chunk_logits(
+    job: Job, x: Tensor, pa: Parents, index: Tensor, do: Mapping[str, Tensor]
+) -> Tensor:
+    """Observed, null and counterfactual logits of some patients.
+
+    The null world comes first among the decoded ones: each patient's own values.
+
+    Returns:
+        Logits, shape (predictors, b, 2 + K).
+    """
+    noise = job.generator.abduct(x, pa, index=index)
+    own = {name: pa[name][:, None] for name in do}
+    do = {name: torch.cat((own[name], values), dim=1) for name, values in do.items()}
+    columns = torch.arange(job.worlds + 1).split(max(1, job.max_images // len(x)))
+    parts = [read(job, x, pa, len(x))]
+    for some in columns:
+        images, acted = decode(job, noise, pa, {name: v[:, some] for name, v in do.items()})
+        parts.append(read(job, images, acted, len(x)))
+    return torch.cat(parts, dim=2)
+
+
+def patients_at_once(job: Job) -> int:
+    """As many whole patients as the images in flight allow, and at least one."""
+    return max(1, job.max_images // (job.worlds + 1))
+
+
+def shard_logits(job: Job, rows: np.ndarray, bar: tqdm, workers: int) -> Tensor:
+    """Logits of one shard of patients on the CPU, shape (predictors, len(rows), 2 + K).
+
+    When memory runs out, the images in flight are halved and the shard begins again.
+    """
+    while True:
+        try:
+            with torch.inference_mode():
+                logits = torch.cat(list(chunks(job, rows, bar, workers)), dim=1).cpu()
+            return logits.clone()
+        except torch.OutOfMemoryError:
+            if job.max_images == 1:
+                raise
+            job.max_images //= 2
+            bar.write(f"out of memory: going on with {job.max_images} images in flight")
+
+
+def chunks(job: Job, rows: np.ndarray, bar: tqdm, workers: int) -> Iterator[Tensor]:
+    """Logits of whole patients, chunk by chunk, where they were computed."""
+    data, images = job.data.take(rows), 2 + job.worlds
+    index = cohort_rows(data).to(job.device)
+    for batch in data.batches(patients_at_once(job), workers=workers):
+        pa = {name: values.to(job.device) for name, values in batch.pa.items()}
+        own = torch.as_tensor(rows[batch.rows])
+        do = {
+            name: (values[own] if values.ndim == 2 else values.expand(len(own), -1)).to(job.device)
+            for name, values in job.values.items()
+        }
+        yield chunk_logits(job, batch.x.to(job.device), pa, index[batch.rows], do)
+        bar.update(len(own) * images)
+
+
+def cohort_rows(data: Dataset) -> Tensor:
+    """The rows by which an oracle looks noise up: those of the cohort, where images are numbers."""
+    image = data.table.image
+    rows = image.to_numpy() if image.dtype.kind in "iu" else np.arange(len(image))
+    return torch.tensor(rows, dtype=torch.int64)
+
+
+def check_finite(job: Job, logits: Tensor, rows: np.ndarray) -> None:
+    """Refuse a logit that is not a number, by predictor and patient."""
+    bad = ~logits.isfinite()
+    if bad.any():
+        g, row, _ = bad.nonzero()[0].tolist()
+        patient = job.data.table.patient.iloc[rows[row]]
+        name = list(job.predictors)[g]
+        raise InputError(
+            f"predictor {name!r} gives {logits[bad][0].item()} for patient {patient!r}"
+        )
+
+
+def marginalise(
+    generator: Generator,
+    predictors: Mapping[str, Predictor],
+    data: Dataset,
+    grid: Grid,
+    *,
+    effect: Effect = "direct",
+    draws: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    max_images: int = MAX_IMAGES,
+    resume_dir: str | Path | None = None,
+    workers: int = 0,
+    progress: bool = False,
+    provenance: Mapping[str, object] | None = None,
+) -> dict[str, Predictions]:
+    """Run every predictor on every patient: as observed, reproduced, and under every intervention.
+
+    Under ``torchrun`` each process takes every n-th patient, and all return the whole result.
+
+    Args:
+        generator: Abducts and predicts, and perhaps acts; on ``device`` already.
+        predictors: Functions of images and parents that return logits, by name.
+        data: The patients, N of them, with their parents.
+        grid: The interventions, K of them, and their probabilities.
+        effect: ``"direct"`` holds the other parents, ``"total"`` lets descendants follow.
+        draws: Instead of the whole grid, this many draws from q for each patient.
+        seed: The seed of the draws.
+        device: Where to compute.
+        max_images: Images in flight: what bounds the memory.
+        resume_dir: Where to keep finished shards; with the same inputs, a later call goes on there.
+        workers: Processes that load images ahead.
+        progress: Whether to show a progress bar.
+        provenance: What to remember with the predictions.
+
+    Returns:
+        The predictions of each predictor, on the CPU.
+
+    Raises:
+        InputError: If a predictor returns a value that is not a number, or ``resume_dir`` holds
+            something else; the message names the patient or the file.
+
+    Example:
+        >>> from cfcore.datasets import from_phantom
+        >>> from cfcore.phantom import Phantom
+        >>> cohort = Phantom(16).sample(3, hospital="C", seed=2027)
+        >>> grid = Grid.product({"sex": [0, 1]})
+        >>> brightness = {"brightness": lambda x, pa: x.mean(dim=(1, 2, 3))}
+        >>> result = marginalise(cohort.oracle, brightness, from_phantom(cohort), grid)
+        >>> result["brightness"].logit_cf.shape
+        torch.Size([3, 2])
+    """
+    check_count(max_images, "max_images")
+    values = dict(grid.values) if draws is None else grid.draws(len(data), draws, seed=seed)
+    job = Job(generator, predictors, data, values, effect, torch.device(device), max_images)
+    world = World.current(job.device)
+    rows = np.arange(world.rank, len(data), world.size)
+    shards = Shards(resume_dir, job.fingerprint() if resume_dir else "", world)
+
+    parts: list[Tensor] = []
+    total = len(rows) * (2 + job.worlds)
+    with tqdm(total=total, unit=" images", unit_scale=True, disable=not progress) as bar:
+        for number, start in enumerate(range(0, len(rows), SHARD)):
+            some = rows[start : start + SHARD]
+            part = shards.read(number, (len(predictors), len(some), 2 + job.worlds))
+            if part is None:
+                part = shard_logits(job, some, bar, workers)
+                check_finite(job, part, some)
+                shards.write(number, part)
+            else:
+                bar.update(len(some) * (2 + job.worlds))
+            parts.append(part)
+    empty = torch.zeros(len(predictors), 0, 2 + job.worlds)
+    logits = world.gather(torch.cat([empty, *parts], dim=1), len(data))
+    return collect(job, logits, grid.q if draws is None else None, provenance)
+
+
+def collect(
+    job: Job, logits: Tensor, q: Tensor | None, provenance: Mapping[str, object] | None
+) -> dict[str, Predictions]:
+    """The predictions of each predictor from all logits, shape (predictors, N, 2 + K)."""
+    parents = job.data.parents()
+    label = parents["effusion"]
+    return {
+        name: Predictions(
+            logit_obs=logits[g, :, 0].clone(),
+            logit_null=logits[g, :, 1].clone(),
+            logit_cf=logits[g, :, 2:].clone(),
+            grid=job.values,
+            q=q,
+            y=None if label.isnan().any() else label.long(),
+            parents=parents,
+            patient=job.data.table.patient.tolist(),
+            provenance={"predictor": name, "effect": job.effect, **(provenance or {})},
+        )
+        for g, name in enumerate(job.predictors)
+    }

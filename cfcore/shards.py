@@ -1,0 +1,150 @@
+"""Finished parts of a long computation: on disk, and over several processes."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, distributed, nn
+
+from cfcore.checks import InputError
+from cfcore.files import write_atomically
+
+
+def fingerprint(*things: object) -> str:
+    """A hash of tensors, networks, tables and plain values, however they are nested.
+
+    Networks are hashed by their weights, tables by their cells, functions by their names and other
+    objects by their fields.
+
+    Example:
+        >>> fingerprint({"a": torch.ones(2)}) == fingerprint({"a": torch.ones(2)})
+        True
+        >>> fingerprint({"a": torch.ones(2)}) == fingerprint({"a": torch.zeros(2)})
+        False
+    """
+    digest = hashlib.sha256()
+    for thing in things:
+        _update(digest, thing)
+    return digest.hexdigest()
+
+
+def _update(digest: "hashlib._Hash", thing: object) -> None:
+    digest.update(f"|{type(thing).__name__}:".encode())
+    if isinstance(thing, Tensor):
+        array = thing.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        digest.update(f"{thing.dtype}{tuple(thing.shape)}".encode() + array.tobytes())
+    elif isinstance(thing, nn.Module):
+        digest.update(repr(thing).encode())
+        _update(digest, dict(thing.state_dict()))
+    elif isinstance(thing, Mapping):
+        for key in thing:
+            _update(digest, key)
+            _update(digest, thing[key])
+    elif isinstance(thing, list | tuple):
+        for part in thing:
+            _update(digest, part)
+    elif hasattr(thing, "to_csv"):
+        digest.update(thing.to_csv().encode())
+    elif callable(thing) and hasattr(thing, "__qualname__"):
+        digest.update(f"{thing.__module__}.{thing.__qualname__}".encode())
+    elif hasattr(thing, "__dict__"):
+        _update(digest, vars(thing))
+    else:
+        digest.update(repr(thing).encode())
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that share a computation.
+
+    Attributes:
+        rank: The number of this one.
+        size: How many there are.
+        device: Where this one computes.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @classmethod
+    def current(cls, device: torch.device) -> "World":
+        """Join the processes that ``torchrun`` started; alone without it."""
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return cls(0, 1, device)
+        if not distributed.is_initialized():
+            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        return cls(distributed.get_rank(), distributed.get_world_size(), device)
+
+    def gather(self, part: Tensor, total: int) -> Tensor:
+        """All rows of a tensor of which process r holds rows r, r + size, r + 2 size, ...
+
+        Args:
+            part: The rows of this process, shape (G, n, C).
+            total: The number of all rows.
+
+        Returns:
+            All rows in order, shape (G, total, C), in every process.
+        """
+        if self.size == 1:
+            return part
+        most = -(-total // self.size)
+        padded = part.new_zeros(part.shape[0], most, part.shape[2])
+        padded[:, : part.shape[1]] = part
+        parts = [torch.empty_like(padded, device=self.device) for _ in range(self.size)]
+        distributed.all_gather(parts, padded.to(self.device))
+        return torch.stack(parts, dim=2).flatten(1, 2)[:, :total].cpu()
+
+
+class Shards:
+    """The finished shards of one process of one job, in a folder.
+
+    Args:
+        folder: The folder, made if need be; None keeps nothing.
+        job: The fingerprint of the job; a folder that holds another job is refused.
+        world: The processes of the job.
+    """
+
+    def __init__(self, folder: str | Path | None, job: str, world: World) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.world = world
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "job.json"
+        if not path.is_file():
+            write_atomically(path, json.dumps({"fingerprint": job}).encode())
+        elif json.loads(path.read_text()).get("fingerprint") != job:
+            raise InputError(f"{path}: the shards are of another job; choose another folder")
+
+    def path(self, number: int) -> Path:
+        """The file of a shard."""
+        return (
+            self.folder / f"shard-{self.world.rank}-of-{self.world.size}-{number:05d}.safetensors"
+        )
+
+    def read(self, number: int, shape: tuple[int, ...]) -> Tensor | None:
+        """A finished shard, or None if it is not finished."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        if self.folder is None or not self.path(number).is_file():
+            return None
+        try:
+            part = load(self.path(number).read_bytes())["logits"]
+        except (SafetensorError, KeyError):
+            part = None
+        if part is None or tuple(part.shape) != shape:
+            raise InputError(f"{self.path(number)}: the shard is damaged; remove it to go on")
+        return part
+
+    def write(self, number: int, part: Tensor) -> None:
+        """Keep a finished shard."""
+        from safetensors.torch import save
+
+        if self.folder is not None:
+            write_atomically(self.path(number), save({"logits": part.contiguous()}))
