@@ -69,6 +69,16 @@ def as_array(values: Numbers, name: str) -> np.ndarray:
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="CW")
 
 
+def shown(value: float) -> str:
+    """A number with all its digits, and no more.
+
+    Example:
+        >>> shown(2.0), shown(1.00000000001)
+        ('2', '1.00000000001')
+    """
+    return repr(value).removesuffix(".0")
+
+
 def first_row(bad: Tensor) -> tuple[int, ...]:
     """The first place where ``bad`` holds."""
     return tuple(torch.nonzero(bad)[0].tolist())
@@ -92,7 +102,8 @@ def check_range(values: Tensor, name: str, low: float, high: float, what: str) -
     numbers = values.double()
     row, *column = first_row(~((numbers >= low) & (numbers <= high) & numbers.isfinite()))
     name = "_".join([name, *map(str, column)])
-    raise InputError(f"{values[(row, *column)].item():.9g} is not {what}", column=name, row=row)
+    value = shown(values[(row, *column)].item())
+    raise InputError(f"{value} is not {what}", column=name, row=row)
 
 
 def check_labels(y: Tensor, name: str = "y") -> None:
@@ -100,7 +111,7 @@ def check_labels(y: Tensor, name: str = "y") -> None:
     wrong = (y != 0) & (y != 1)
     if wrong.any():
         (row,) = first_row(wrong)
-        raise InputError(f"{y[row].item():.9g} is not a label, 0 or 1", column=name, row=row)
+        raise InputError(f"{shown(y[row].item())} is not a label, 0 or 1", column=name, row=row)
 
 
 def check_sizes(obs: Tensor, cf: Tensor, y: Tensor | None, names: Sequence[str]) -> None:
@@ -146,8 +157,8 @@ def check_fraction(value: float, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise InputError(f"must be a number, not {value!r}", column=name)
     if not 0 <= value <= 1:
-        raise InputError(f"{value:.9g} is outside [0, 1]", column=name)
-    return float(value)
+        raise InputError(f"{shown(value)} is outside [0, 1]", column=name)
+    return float(value) + 0.0  # no negative zero
 
 
 def check_alphas(alphas: Sequence[float]) -> tuple[float, ...]:
@@ -172,10 +183,12 @@ def check_alphas(alphas: Sequence[float]) -> tuple[float, ...]:
     return tuple(seen.values())
 
 
-def check_count(value: int, name: str, least: int = 1) -> int:
-    """A whole number that is large enough."""
+def check_count(value: int, name: str, least: int = 1, most: int = 2**31) -> int:
+    """A whole number that is neither too small nor too large."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise InputError(f"must be a whole number, not {value!r}", column=name)
     if value < least:
         raise InputError(f"{value} is less than {least}", column=name)
+    if value > most:
+        raise InputError(f"{value} is more than {most}", column=name)
     return int(value)

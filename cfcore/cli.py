@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ import cfcore
 from cfcore.checks import InputError
 from cfcore.evaluate import UndefinedMetricWarning
 from cfcore.files import write_atomically
-from cfcore.notebook import ParameterError
+from cfcore.notebook import NotebookError
 from cfcore.table import FileError
 
-EXPECTED = (FileError, InputError, ParameterError, OSError)
+EXPECTED = (FileError, InputError, NotebookError, OSError)
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,8 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UndefinedMetricWarning)
             arguments.command(arguments)
+            sys.stdout.flush()
         for warning in caught:
             print(f"cfcore: warning: {warning.message}", file=sys.stderr)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except EXPECTED as error:
         print(f"cfcore: {describe(error)}", file=sys.stderr)
         return 2
@@ -122,10 +127,12 @@ def add_evaluate(commands: "argparse._SubParsersAction[Parser]") -> None:
 def evaluate(arguments: argparse.Namespace) -> None:
     """Print every metric of a table of probabilities."""
     from cfcore.bootstrap import bootstrap
-    from cfcore.checks import check_weights
+    from cfcore.checks import check_count, check_weights
+    from cfcore.evaluate import check_question
     from cfcore.report import as_frame, as_json, as_text
     from cfcore.table import read_columns, score_columns, weight_column
 
+    refuse_overwriting(arguments.json, arguments.file, arguments.q)
     scores = read_columns(arguments.file, score_columns)
     p_cf = scores.values[:, [name.startswith("p_cf") for name in scores.names]]
     data = (scores["p_obs"], p_cf, scores["y"] if "y" in scores.names else None)
@@ -135,15 +142,29 @@ def evaluate(arguments: argparse.Namespace) -> None:
         with weights.blame():
             options["q"] = check_weights(weights["q"], p_cf.shape[1])
 
+    check_question(options["threshold"], options["alphas"], options["bins"])
+    if arguments.replicates:
+        check_count(arguments.replicates, "replicates", least=2)
     with scores.blame():
-        metrics = cfcore.evaluate(*data, **options)
-        frame = as_frame(metrics)
         if arguments.replicates:
             frame = bootstrap(*data, **options, replicates=arguments.replicates)
+            metrics = dict(zip(frame.metric, frame.estimate, strict=True))
+        else:
+            metrics = cfcore.evaluate(*data, **options)
+            frame = as_frame(metrics)
     if arguments.json is not None:
         write_atomically(arguments.json, as_json(metrics).encode())
     print(f"{arguments.file}: N = {len(p_cf)}, K = {p_cf.shape[1]}")
     print(as_text(frame))
+
+
+def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
+    """Refuse an output that would replace an input."""
+    if out is None or not out.exists():
+        return
+    for path in inputs:
+        if path is not None and path.exists() and out.samefile(path):
+            raise InputError(f"{out}: this is an input; write the output elsewhere")
 
 
 def add_audit(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -197,11 +218,10 @@ def add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Execute a notebook."""
-    import yaml
-
+    from cfcore.notebook import read_value
     from cfcore.notebook import run as run_notebook
 
-    given = {name: yaml.safe_load(value) for name, value in arguments.parameter}
+    given = {name: read_value(name, value) for name, value in arguments.parameter}
     run_notebook(arguments.source, arguments.out, given)
 
 

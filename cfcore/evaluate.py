@@ -22,6 +22,7 @@ from cfcore.metrics.loss import Loss, resolve_loss
 from cfcore.metrics.summary import Question, Reading, from_logits, from_probabilities, summarise
 
 FLOAT_MAX = torch.finfo(torch.float64).max
+MOST_BINS = 1_000_000
 
 
 class UndefinedMetricWarning(UserWarning):
@@ -47,6 +48,11 @@ class Table:
     read: Reading
 
 
+def check_logits(values: Tensor, name: str) -> None:
+    """Refuse logits that are not finite."""
+    check_range(values, name, -FLOAT_MAX, FLOAT_MAX, "a finite logit")
+
+
 def check_table(
     obs: Numbers,
     cf: Numbers,
@@ -63,10 +69,11 @@ def check_table(
     y = None if y is None else as_tensor(y, "y", axes=1)
     check_sizes(obs, cf, y, names)
 
-    low, high = (-FLOAT_MAX, FLOAT_MAX) if logits else (0, 1)
-    what = "a finite logit" if logits else "a probability in [0, 1]"
-    check_range(obs, names[0], low, high, what)
-    check_range(cf, names[1], low, high, what)
+    for name, scores in zip(names, (obs, cf), strict=False):
+        if logits:
+            check_logits(scores, name)
+        else:
+            check_range(scores, name, 0, 1, "a probability in [0, 1]")
     if y is not None:
         check_labels(y)
         y = y.to(obs.device)
@@ -85,7 +92,7 @@ def check_question(
     return Question(
         threshold=check_fraction(threshold, "threshold"),
         alphas=check_alphas(alphas),
-        bins=check_count(bins, "bins"),
+        bins=check_count(bins, "bins", most=MOST_BINS),
         loss=resolve_loss(loss),
         correction=correction,
     )

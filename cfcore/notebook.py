@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 
-class ParameterError(ValueError):
-    """A parameter that the notebook does not have."""
+class NotebookError(ValueError):
+    """A notebook that cannot be read or executed."""
+
+
+class ParameterError(NotebookError):
+    """A parameter that the notebook does not have, or a value that it cannot take."""
 
 
 def read(path: str | Path) -> "NotebookNode":
@@ -22,7 +26,12 @@ def read(path: str | Path) -> "NotebookNode":
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such notebook")
-    notebook = jupytext.read(path)
+    if path.suffix not in (".md", ".ipynb"):
+        raise NotebookError(f"{path}: notebooks end in .md or .ipynb")
+    try:
+        notebook = jupytext.read(path)
+    except Exception as error:
+        raise NotebookError(f"{path}: this is not a notebook ({error})") from None
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -40,13 +49,27 @@ def parameters(notebook: "NotebookNode") -> list[str]:
     """
     tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     statements = [node for cell in tagged for node in ast.parse(cell.source).body]
-    targets = [
-        target
-        for node in statements
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-    ]
-    return [target.id for target in targets]
+    targets = [target for node in statements for target in getattr(node, "targets", [])]
+    targets += [node.target for node in statements if isinstance(node, ast.AnnAssign)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def read_value(name: str, text: str) -> object:
+    """Read a parameter's value as YAML.
+
+    Example:
+        >>> read_value("alpha", "0.1"), read_value("name", "basic")
+        (0.1, 'basic')
+    """
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ParameterError(f"{name}: {text!r} is not a value in YAML") from None
+    if not isinstance(value, bool | int | float | str | list | dict | None):
+        raise ParameterError(f"{name}: {text!r} is a {type(value).__name__}; quote it as text")
+    return value
 
 
 def run(
@@ -73,6 +96,7 @@ def run(
 
     Raises:
         ParameterError: If the notebook has no such parameter.
+        NotebookError: If a cell fails; the message names it.
         FileNotFoundError: If there is no such notebook.
     """
     import nbformat
@@ -80,6 +104,8 @@ def run(
 
     source, out, given = Path(source), Path(out), dict(given or {})
     notebook = read(source)
+    if out.suffix != ".ipynb":
+        raise NotebookError(f"{out}: an executed notebook ends in .ipynb")
     known = parameters(notebook)
     for name in given:
         if name not in known:
@@ -89,14 +115,18 @@ def run(
 
     out.parent.mkdir(parents=True, exist_ok=True)
     failed = out.with_name(f"{out.stem}.failed.ipynb")
-    executed = papermill.execute_notebook(
-        notebook,
-        failed,
-        given,
-        kernel_name="python3",
-        cwd=source.parent,
-        progress_bar=progress,
-    )
+    try:
+        executed = papermill.execute_notebook(
+            notebook,
+            failed,
+            given,
+            kernel_name="python3",
+            cwd=source.parent,
+            progress_bar=progress,
+        )
+    except papermill.PapermillExecutionError as error:
+        cell = f"cell {error.exec_count} fails with {error.ename}: {error.evalue}"
+        raise NotebookError(f"{source}: {cell}; see {failed}") from error
     failed.unlink()
     write_atomically(out, nbformat.writes(tidy(executed)).encode())
     return out

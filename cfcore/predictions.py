@@ -6,18 +6,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cfcore.bootstrap import bootstrap_table, compare_tables
-from cfcore.checks import InputError, Numbers, as_tensor, check_count, check_labels, check_weights
-from cfcore.evaluate import Table, check_question, check_table, evaluate_table
+from cfcore.checks import (
+    InputError,
+    Numbers,
+    as_tensor,
+    check_count,
+    check_fraction,
+    check_labels,
+    check_weights,
+)
+from cfcore.evaluate import Table, check_logits, check_question, check_table, evaluate_table
 from cfcore.files import write_atomically
 from cfcore.metrics.loss import Loss
 from cfcore.metrics.stability import flip_rate, mean_absolute_difference
 from cfcore.metrics.summary import from_logits
-from cfcore.resampling import check_resampling
+from cfcore.resampling import check_patients, check_resampling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,8 +80,13 @@ class Predictions:
     provenance: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        rows, interventions = as_tensor(self.logit_cf, "logit_cf", axes=2).shape
-        object.__setattr__(self, "q", check_weights(self.q, interventions))
+        for name, axes in {"logit_obs": 1, "logit_null": 1, "logit_cf": 2, "y": 1}.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, as_tensor(getattr(self, name), name, axes))
+        for part in ("grid", "parents"):
+            values = {name: torch.as_tensor(v) for name, v in getattr(self, part).items()}
+            object.__setattr__(self, part, values)
+        rows, interventions = self.logit_cf.shape
         if self.y is not None:
             check_labels(self.y)
         columns = {name: getattr(self, name) for name in ("logit_obs", "logit_null", "y")}
@@ -83,8 +95,11 @@ class Predictions:
             check_shape(values, name, (rows,))
         for name, values in self.grid.items():
             check_shape(values, f"grid.{name}", (interventions,), (rows, interventions))
-        if self.patient is not None and len(self.patient) != rows:
-            raise InputError(f"has {len(self.patient)} rows, not {rows}", column="patient")
+        if interventions == 0 or (self.draws and interventions < 2):
+            raise InputError(f"{interventions} worlds are too few", column="logit_cf")
+        object.__setattr__(self, "q", check_weights(self.q, interventions))
+        if self.patient is not None:
+            object.__setattr__(self, "patient", check_patients(self.patient, rows))
 
     def __len__(self) -> int:
         return self.logit_obs.shape[0]
@@ -146,9 +161,8 @@ class Predictions:
         """The other predictor's metrics minus these, as :func:`cfcore.compare` gives them."""
         check_same_patients(self, other)
         question = check_question(threshold, alphas, bins, loss, correction=int(self.draws))
-        sampling = check_resampling(
-            len(self), self.patient, replicates, rank_replicates, level, seed
-        )
+        patient = other.patient if self.patient is None else self.patient
+        sampling = check_resampling(len(self), patient, replicates, rank_replicates, level, seed)
         return compare_tables(self.table, other.table, question, sampling)
 
     def floor(self, *, threshold: float = 0.5) -> dict[str, float]:
@@ -158,6 +172,9 @@ class Predictions:
             ``S_flip`` and ``D_abs`` of the null intervention against the observed score: what
             remains of these metrics for a predictor that ignores the nuisance variables.
         """
+        check_fraction(threshold, "threshold")
+        check_logits(self.logit_obs, "logit_obs")
+        check_logits(self.logit_null, "logit_null")
         p_obs, p_null = self.logit_obs.double().sigmoid(), self.logit_null.double().sigmoid()
         everything = torch.ones(1, device=p_obs.device)
         return {
@@ -190,12 +207,12 @@ class Predictions:
         if self.y is not None:
             tensors["y"] = self.y
         header = {"format": FORMAT, "provenance": dict(self.provenance)}
-        header |= {"patient": None if self.patient is None else np.asarray(self.patient).tolist()}
+        header |= {"patient": None if self.patient is None else list(self.patient)}
 
         # One entry only: safetensors writes several in an order that changes from run to run.
         text = json.dumps(header, sort_keys=True, allow_nan=False)
-        tensors = {name: values.detach().cpu().contiguous() for name, values in tensors.items()}
-        return write_atomically(path, save(tensors, metadata={"cfcore": text}))
+        own = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
+        return write_atomically(path, save(own, metadata={"cfcore": text}))
 
     @classmethod
     def load(cls, path: str | Path) -> "Predictions":
@@ -242,13 +259,15 @@ def check_same_patients(first: Predictions, second: Predictions) -> None:
     """Refuse to compare predictions that are not about the same patients in the same order."""
     if len(first) != len(second):
         raise InputError(f"the predictions are about {len(first)} and {len(second)} rows")
+    if first.draws != second.draws:
+        raise InputError("only one of the predictions is on Monte Carlo draws")
     if (first.y is None) != (second.y is None):
         raise InputError("only one of the predictions has labels")
     if first.y is not None and (first.y != second.y).any():
         raise InputError("the predictions disagree about the labels", column="y")
     if first.patient is not None and second.patient is not None:
-        differ = np.asarray(first.patient) != np.asarray(second.patient)
-        if differ.any():
-            row = int(differ.argmax())
+        pairs = enumerate(zip(first.patient, second.patient, strict=True))
+        row = next((i for i, (a, b) in pairs if a != b), None)
+        if row is not None:
             pair = f"{first.patient[row]!r} and {second.patient[row]!r}"
             raise InputError(f"the predictions are about {pair}", column="patient", row=row)

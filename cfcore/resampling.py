@@ -59,6 +59,31 @@ class Resampling:
             yield torch.from_numpy(counts).view(size, self.patients)
 
 
+def check_patients(patient: Sequence[int] | Sequence[str], rows: int) -> list[int] | list[str]:
+    """Identifiers as a list: all whole numbers or all text, one for each row.
+
+    Example:
+        >>> check_patients(np.array([3, 3, 5]), rows=3)
+        [3, 3, 5]
+        >>> check_patients(["a", None], rows=2)
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: patient[1]: None is neither text nor a whole number
+    """
+    if len(patient) != rows:
+        raise InputError(f"has {len(patient)} rows, not {rows}", column="patient")
+    values = patient.tolist() if hasattr(patient, "tolist") else list(patient)
+    kind = str if values and isinstance(values[0], str) else int
+    for row, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            problem = f"{value!r} is neither text nor a whole number"
+            raise InputError(problem, column="patient", row=row)
+        if not isinstance(value, kind):
+            problem = f"{value!r} is of another type than {values[0]!r}"
+            raise InputError(problem, column="patient", row=row)
+    return values
+
+
 def check_resampling(
     rows: int,
     patient: Sequence[int] | Sequence[str] | None,
@@ -70,11 +95,9 @@ def check_resampling(
     """Check how patients are to be resampled; without identifiers every row is a patient."""
     if patient is None:
         code, patients = torch.arange(rows), rows
-    elif len(patient) != rows:
-        raise InputError(f"has {len(patient)} rows, not {rows}", column="patient")
     else:
-        unique, inverse = np.unique(np.asarray(patient), return_inverse=True)
-        code, patients = torch.from_numpy(inverse), len(unique)
+        _, inverse = np.unique(check_patients(patient, rows), return_inverse=True)
+        code, patients = torch.from_numpy(inverse), int(inverse.max()) + 1
     check_fraction(level, "level")
     check_count(replicates, "replicates", least=2)
     check_count(rank_replicates, "rank_replicates", least=0)
@@ -110,7 +133,7 @@ def contributions(table: Table, question: Question, sampling: Resampling) -> Con
     if table.y is not None:
         for p in (p_obs, p_bar):
             member = torch.nn.functional.one_hot(bin_index(p, question.bins), question.bins)
-            columns += [member, member * (table.y.cpu() - p)[:, None]]
+            columns += [member, member * (table.y.cpu().double() - p)[:, None]]
     rows = torch.cat(columns, dim=1)
     sums = rows.new_zeros(sampling.patients, rows.shape[1]).index_add_(0, sampling.code, rows)
     return Contributions(means, sums, p_obs, p_bar)

@@ -12,7 +12,8 @@ import numpy as np
 from cfcore.checks import InputError
 
 CHUNK = 10_000  # rows at a time
-COUNTERFACTUAL = re.compile(r"p_cf_(0|[1-9][0-9]*)")
+COUNTERFACTUAL = re.compile(r"p_cf_(0|[1-9][0-9]{0,8})")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class FileError(ValueError):
@@ -54,7 +55,7 @@ class Columns:
 
 def read_header(path: Path, reader: "csv.reader") -> list[str]:
     """The names in the first line, each of which must stand there once."""
-    header = [name.strip() for name in next(reader, [])]
+    header = [name.strip() for name in next((row for row in reader if row), [])]
     if not header:
         raise FileError(f"{path}: the file is empty; its first line must name the columns")
     for name in header:
@@ -101,14 +102,16 @@ def read_parts(
     """Numbers and lines of the rows, ten thousand at a time."""
     rows: list[list[str]] = []
     lines: list[int] = []
+    end = reader.line_num
     for row in reader:
+        line, end = end + 1, reader.line_num  # a quoted cell may span several lines
         if not row:
             continue
         if len(row) != len(header):
             counts = f"{len(row)} cells, but the header has {len(header)}"
-            raise FileError(f"{path}, row {reader.line_num}: {counts}")
+            raise FileError(f"{path}, row {line}: {counts}")
         rows.append([row[i] for i in wanted])
-        lines.append(reader.line_num)
+        lines.append(line)
         if len(rows) == CHUNK:
             yield as_numbers(path, rows, lines, [header[i] for i in wanted]), np.array(lines)
             rows, lines = [], []
@@ -118,22 +121,24 @@ def read_parts(
 
 def as_numbers(path: Path, rows: list[list[str]], lines: list[int], names: list[str]) -> np.ndarray:
     """Cells as numbers, shape (rows, columns); the first that is not one is named."""
+    text = ",".join(map(",".join, rows))
     try:
-        return np.array(rows, dtype=np.float64)
+        numbers = np.array(rows, dtype=np.float64)
     except ValueError:
+        numbers = np.array(np.nan)
+    if "_" in text or not text.isascii() or not np.isfinite(numbers).all():
         for row, line in zip(rows, lines, strict=True):
             for cell, name in zip(row, names, strict=True):
                 check_number(cell, f"{path}, row {line}, column {name}")
-        raise
+    return numbers
 
 
 def check_number(cell: str, place: str) -> None:
-    """Refuse a cell that is not a number."""
-    try:
-        float(cell)
-    except ValueError:
-        what = f"{cell!r} is not a number" if cell.strip() else "the cell is empty"
-        raise FileError(f"{place}: {what}") from None
+    """Refuse a cell that is not a number as everybody writes them, or too large for one."""
+    if not cell.strip():
+        raise FileError(f"{place}: the cell is empty")
+    if not NUMBER.fullmatch(cell.strip()) or not np.isfinite(float(cell)):
+        raise FileError(f"{place}: {cell!r} is not a finite number")
 
 
 def score_columns(path: Path, header: list[str]) -> list[str]:

@@ -182,3 +182,64 @@ def test_predictions_bootstrap_and_compare_from_logits() -> None:
     )
     np.testing.assert_allclose(frame[["low", "high"]], plain[["low", "high"]], rtol=1e-9)
     assert given.compare(given, replicates=10).estimate.abs().max() == 0
+
+
+def test_labels_may_be_booleans() -> None:
+    p_obs, p_cf, y = population(np.random.default_rng(5), 40)
+
+    frames = [
+        bootstrap(p_obs, p_cf, labels, replicates=10, rank_replicates=2)
+        for labels in (y, y.astype(bool))
+    ]
+
+    assert frames[0].equals(frames[1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"q": [0.7, 0.1, 0.1, 0.1]},
+        {"threshold": 0.2},
+        {"bins": 3},
+        {"alphas": (0.9,)},
+        {"loss": "brier"},
+        {"patient": np.arange(120) // 4},
+    ],
+)
+def test_every_option_reaches_the_replicates(options: dict) -> None:
+    p_obs, p_cf, y = population(np.random.default_rng(6), 120)
+    other = p_cf[:, ::-1] ** 2
+
+    plain = bootstrap(p_obs, p_cf, y, replicates=60, rank_replicates=10)
+    changed = bootstrap(p_obs, p_cf, y, **options, replicates=60, rank_replicates=10)
+    pair = [
+        compare((p_obs, p_cf), (p_obs, other), y, **given, replicates=60, rank_replicates=10)
+        for given in ({}, options)
+    ]
+
+    assert not plain[["low", "high"]].equals(changed[["low", "high"]])
+    assert not pair[0][["low", "high"]].equals(pair[1][["low", "high"]])
+
+
+def test_chunks_of_replicates_are_all_used_and_all_random() -> None:
+    sampling = check_resampling(30, None, 125, 60, 0.95, seed=0)
+
+    counts = torch.cat(list(sampling.counts()))
+
+    assert counts.shape == (125, 30)
+    assert len({tuple(row.tolist()) for row in counts}) == 125
+    assert not (counts == 1).all(dim=1).any()
+    data = check_table(*population(np.random.default_rng(7), 30))
+    values = replicate(data, check_question(0.5, (0.5,), 10), sampling)
+    assert (len(values["R_CM"]), len(values["tau_b"])) == (125, 60)
+
+
+def test_pivotal_intervals_stay_within_the_range_of_their_metric() -> None:
+    data = population(np.random.default_rng(8), 25)
+
+    frame = bootstrap(*data, replicates=100, rank_replicates=50).set_index("metric")
+
+    errors = frame.loc[["ECE_orig", "MCE_orig", "ECE_marg", "MCE_marg"]]
+    assert (errors.low >= 0).all() and (errors.high <= 1).all()
+    assert frame.high["S_rank"] <= 1 and frame.high["tau_b"] <= 1
+    assert frame.low["abs_rank_change"] >= 0

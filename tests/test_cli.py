@@ -1,6 +1,7 @@
 """The command line: the same numbers, and one helpful line when something is wrong."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,9 @@ def test_the_command_gives_the_numbers_of_evaluate(
 def test_columns_may_come_in_any_order_and_labels_may_be_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path, "\ufeffid,p_cf_1,p_obs,p_cf_0\r\nx,0.4,0.9,0.8\r\n\r\ny,0.3,0.2,0.1\r\n")
+    path = write(
+        tmp_path, "\ufeffp_cf_1, p_obs ,id,p_cf_0\r\n0.4,0.9,x,0.8\r\n\r\n0.3,0.2,y,0.1\r\n"
+    )
 
     assert main(["evaluate", str(path), "--json", str(tmp_path / "out.json")]) == 0
 
@@ -121,6 +124,15 @@ BAD = {
         table('0.1,1,0.1,0.3,"two\nlines"', "0.1,1,0.1,7,x", header=HEADER + ",note"),
         ["row 4", "7 is not"],
     ),
+    "underscore": (table("0.1,1,0_1,0.3"), ["row 2", "column p_cf_0", "'0_1'"]),
+    "other digits": (table("0.1,1,٠.٥,0.3"), ["row 2", "column p_cf_0", "'٠.٥'"]),
+    "too large": (table("0.1,1,1e400,0.3"), ["row 2", "column p_cf_0", "'1e400'"]),
+    "a hair": (table("1.00000000001,1,0.1,0.3"), ["row 2", "1.00000000001 is not a prob"]),
+    "in a long cell": (
+        table('0.1,1,7,0.3,"two\nlines"', header=HEADER + ",note"),
+        ["row 2", "7 is not"],
+    ),
+    "row 10,003": (table(*[ROWS[0]] * 10_001, "0.1,5,0.1,0.3"), ["row 10003", "5 is not a label"]),
     "text": (table(ROWS[0], "0.1,1,high,0.3"), ["row 3", "column p_cf_0", "'high'"]),
     "empty cell": (table("0.1,1,,0.3"), ["row 2", "column p_cf_0", "empty"]),
     "short row": (table(ROWS[0], "0.1,1,0.1"), ["row 3", "3 cells", "4"]),
@@ -186,7 +198,7 @@ def test_bad_weights_end_with_one_line_that_names_the_place(
         (["evaluate", "missing.csv"], "missing.csv: No such file"),
         (["evaluate", "."], ".: Is a directory"),
         (["evaluate", "scores.csv", "--q", "missing.csv"], "missing.csv: No such file"),
-        (["evaluate", "scores.csv", "--threshold", "2"], "threshold: 2 is outside"),
+        (["evaluate", "scores.csv", "--threshold", "2"], "cfcore: threshold: 2 is outside"),
         (["evaluate", "scores.csv", "--threshold", "x"], "--threshold: invalid float value: 'x'"),
         (["evaluate", "scores.csv", "--alphas", "0.1", "0.1"], "both called 0.10"),
         (["evaluate", "scores.csv", "--bins", "0"], "bins: 0 is less than 1"),
@@ -256,3 +268,99 @@ def test_the_audit_prints_and_writes_what_it_finds(
     assert all(keys <= set(finding) and finding["excess"] > 0 for finding in findings)
     assert {finding["setting"] for finding in findings} <= {"C->C", "M->M", "C->M"}
     assert any("convex" in finding["identity"] for finding in findings)
+
+
+@pytest.mark.parametrize("name", ["scores.csv", "q.csv", "link.csv"])
+def test_an_input_is_never_overwritten(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, weights = write(tmp_path, table()), write(tmp_path, "q\n0.5\n0.5\n", "q.csv")
+    (tmp_path / "link.csv").symlink_to(path)
+
+    words = ["evaluate", str(path), "--q", str(weights), "--json", str(tmp_path / name)]
+    assert main(words) == 2
+
+    assert "this is an input" in capsys.readouterr().err
+    assert path.read_text() == table()
+
+
+def test_links_are_written_through_and_odd_files_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, real = write(tmp_path, table()), write(tmp_path, "old", "real.json")
+    real.chmod(0o600)
+    (tmp_path / "link.json").symlink_to(real)
+    os.mkfifo(tmp_path / "pipe")
+
+    assert main(["evaluate", str(path), "--json", str(tmp_path / "link.json")]) == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert "R_orig" in json.loads(real.read_text())
+    assert real.stat().st_mode & 0o777 == 0o600
+    capsys.readouterr()
+    for odd, message in (("pipe", "Invalid argument"), (".", "Is a directory"), ("", "directory")):
+        assert main(["evaluate", str(path), "--json", str(tmp_path / odd)]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_options_reach_the_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, table())
+    options = ["--threshold", "0.25", "--alphas", "0.3", "--bins", "3", "--json"]
+
+    codes = [
+        main(["evaluate", str(path), *options, str(tmp_path / name), *extra])
+        for name, extra in (("plain", []), ("intervals", ["--replicates", "20"]))
+    ]
+
+    assert codes == [0, 0]
+    plain, intervals = (
+        json.loads((tmp_path / name).read_text()) for name in ("plain", "intervals")
+    )
+    assert plain == intervals
+    assert "R_CVaR_0.30" in capsys.readouterr().out
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    path = write(tmp_path, table())
+    call = f"{sys.executable} -m cfcore.cli evaluate {path} | true"
+
+    shown = subprocess.run(["bash", "-c", call], capture_output=True, text=True, check=True)
+
+    assert shown.stderr == ""
+
+
+NOTEBOOK = "---\nkernelspec: {name: python3, display_name: P, language: python}\n---\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["n.md", "n.md"], "ends in .ipynb"),
+        (["n.md", "o.ipynb", "-p", "a", "[1"], "'[1' is not a value in YAML"),
+        (["n.md", "o.ipynb", "-p", "a", "2020-01-01"], "is a date"),
+        (["n.md", "o.ipynb", "-p", "a", "1"], "there is no parameter 'a'"),
+        (["scores.csv", "o.ipynb"], "notebooks end in .md or .ipynb"),
+        (["bad.ipynb", "o.ipynb"], "this is not a notebook"),
+    ],
+)
+def test_notebooks_that_cannot_run_end_with_one_line(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, table())
+    write(tmp_path, "{", "bad.ipynb")
+    write(
+        tmp_path,
+        NOTEBOOK + "```{code-cell}\n:tags: [parameters]\nimport os\nb, c = 1, 2\n```\n",
+        "n.md",
+    )
+
+    assert main(["run", *words]) == 2
+
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    assert message in shown.err
+    assert not (tmp_path / "o.ipynb").exists()

@@ -216,8 +216,9 @@ def test_an_impossible_intervention_changes_nothing(table: tuple[Tensor, ...]) -
     torch.testing.assert_close(more, summarise(obs, cf, q, y), rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
-@given(st.floats(0, 1), st.integers(1, 17), st.integers(2, 9), st.booleans())
-def test_a_constant_predictor_is_stable(p: float, k: int, n: int, disease: bool) -> None:
+@given(st.integers(0, 10**9), st.integers(1, 17), st.integers(2, 9), st.booleans())
+def test_a_constant_predictor_is_stable(billionths: int, k: int, n: int, disease: bool) -> None:
+    p = billionths / 10**9  # only the marginalised score is rounded, to 12 decimals
     y = torch.arange(n) % 2 if disease else torch.zeros(n, dtype=torch.int64)
     obs = torch.full((n,), p, dtype=torch.float64)
 
@@ -272,3 +273,13 @@ def test_the_report_agrees_with_the_function_of_each_equation(table: tuple[Tenso
         "abs_rank_change": m.mean_absolute_rank_change(obs, shown),
     }
     torch.testing.assert_close(report, equations, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("k", range(1, 40))
+def test_rounding_protects_every_threshold(k: int) -> None:
+    obs = torch.arange(0, 1.01, 0.1, dtype=torch.float64).round(decimals=1)
+
+    for threshold in obs.tolist():
+        question = Question(threshold=threshold)
+        report = summarise(obs, obs[:, None].expand(11, k), uniform(k), question=question)
+        assert report["D_obs"] == 0

@@ -7,7 +7,7 @@ import jupytext
 import nbformat
 import pytest
 
-from cfcore.notebook import ParameterError, parameters, read, run
+from cfcore.notebook import NotebookError, ParameterError, parameters, read, run
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.md"))
@@ -143,7 +143,7 @@ def test_a_failed_notebook_is_kept_for_inspection_and_the_old_one_too(small: Pat
     out = run(small, small.with_suffix(".ipynb"), progress=False)
     before = out.read_bytes()
 
-    with pytest.raises(Exception, match="ZeroDivisionError"):
+    with pytest.raises(NotebookError, match=r"cell 3 fails with ZeroDivisionError.*small\.failed"):
         run(small, out, {"size": 0}, progress=False)
 
     assert out.read_bytes() == before

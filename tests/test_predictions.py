@@ -193,3 +193,82 @@ def test_only_the_same_patients_can_be_compared() -> None:
         first.compare(example(y=1 - first.y))
     with pytest.raises(InputError, match="only one"):
         first.compare(example(y=None))
+
+
+def test_shared_memory_survives_the_disk(tmp_path: Path) -> None:
+    zeros = torch.zeros(5)
+    grid = {"a": torch.arange(2.0)}
+    given = Predictions(zeros, zeros, torch.zeros(5, 2), grid, parents={"b": zeros})
+
+    again = Predictions.load(given.save(tmp_path / "shared"))
+
+    assert torch.equal(again.logit_null, zeros)
+
+
+def test_arrays_and_lists_become_tensors(tmp_path: Path) -> None:
+    given = Predictions(
+        np.zeros(3), [0.0, 1.0, 2.0], np.ones((3, 2)), {"a": np.arange(2.0)}, y=[0, 1, 1]
+    )
+
+    again = Predictions.load(given.save(tmp_path / "arrays"))
+
+    assert again.logit_null.tolist() == [0, 1, 2]
+    assert again.y.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"logit_cf": torch.zeros(40, 0), "grid": {}, "q": None}, "0 worlds are too few"),
+        (
+            {"logit_cf": torch.zeros(40, 1), "grid": {"a": torch.zeros(40, 1)}, "q": None},
+            "1 worlds",
+        ),
+        ({"patient": [1, "a"] * 20}, r"patient\[1\]: 'a' is of another type than 1"),
+        ({"patient": [None] * 40}, r"patient\[0\]: None is neither"),
+    ],
+)
+def test_what_cannot_be_evaluated_or_saved_is_refused_at_once(changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        example(**changes)
+
+
+def test_the_floor_refuses_what_is_not_a_number() -> None:
+    null = example().logit_null.clone()
+    null[3] = torch.nan
+    with pytest.raises(InputError, match=r"logit_null\[3\]: nan"):
+        example(logit_null=null).floor()
+    with pytest.raises(InputError, match="threshold: 2 is outside"):
+        example().floor(threshold=2)
+
+
+def test_options_reach_every_method() -> None:
+    given = example()
+    p_obs, p_cf = given.logit_obs.double().sigmoid(), given.logit_cf.double().sigmoid()
+    options = {"threshold": 0.3, "alphas": (0.7,), "bins": 3, "loss": "brier"}
+
+    plain = evaluate(p_obs, p_cf, given.y, q=given.q, **options)
+
+    assert given.evaluate(**options) == pytest.approx(plain)
+    frame = given.bootstrap(**options, replicates=20, rank_replicates=3)
+    assert dict(zip(frame.metric, frame.estimate, strict=True)) == pytest.approx(plain)
+    other = example(logit_cf=given.logit_cf.flip(1))
+    change = given.compare(other, **options, replicates=20, rank_replicates=3)
+    theirs = other.evaluate(**options)
+    assert dict(zip(change.metric, change["first"], strict=True)) == pytest.approx(plain)
+    assert dict(zip(change.metric, change["second"], strict=True)) == pytest.approx(theirs)
+
+
+def test_draws_are_compared_with_draws_only() -> None:
+    with pytest.raises(InputError, match="only one of the predictions is on Monte Carlo draws"):
+        example().compare(example(grid={"age": torch.rand(40, 4)}, q=None))
+
+
+def test_patients_of_either_side_are_kept_together() -> None:
+    first, second = example(patient=None), example(logit_cf=example().logit_cf + 1)
+
+    forth = first.compare(second, replicates=50, rank_replicates=0)
+    back = second.compare(first, replicates=50, rank_replicates=0)
+
+    row, mirrored = (frame.set_index("metric").loc["R_CM"] for frame in (forth, back))
+    assert row.low == pytest.approx(-mirrored.high)

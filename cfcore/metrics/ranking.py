@@ -51,6 +51,7 @@ def tie_groups(x: Tensor) -> Groups:
         >>> index.tolist(), size.tolist()
         ([1, 0, 1], [1, 2, 0])
     """
+    x = x.double()
     order = argsort(x)
     index, size = group_sorted(x[order])
     return Groups(torch.empty_like(index).scatter(0, order, index), size)
@@ -206,7 +207,8 @@ def kendall(x: Tensor, y: Tensor) -> Tensor:
 
     from scipy.stats import kendalltau
 
-    tau = kendalltau(x.detach().numpy(), y.detach().numpy(), method="asymptotic").statistic
+    x, y = x.detach().double(), y.detach().double()
+    tau = kendalltau(x.numpy(), y.numpy(), method="asymptotic").statistic
     return torch.tensor(float(tau), dtype=torch.float64)
 
 

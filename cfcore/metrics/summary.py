@@ -56,9 +56,12 @@ def from_probabilities(
     p_bar = marginal_prediction(p_cf, q)
     if y is None:
         return Scores(p_obs, p_cf, p_bar)
-    exact = loss is cross_entropy
-    loss_bar = marginal_cross_entropy(p_cf, q, y) if exact else loss(p_bar, y)
-    return Scores(p_obs, p_cf, p_bar, loss(p_obs, y), loss_bar, loss(p_cf, y[:, None]))
+    if loss is cross_entropy:
+        loss_bar = marginal_cross_entropy(p_cf, q, y)
+    else:
+        loss_bar = loss(p_bar, y).double()
+    loss_obs, loss_cf = loss(p_obs, y).double(), loss(p_cf, y[:, None]).double()
+    return Scores(p_obs, p_cf, p_bar, loss_obs, loss_bar, loss_cf)
 
 
 def from_logits(
