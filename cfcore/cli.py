@@ -69,6 +69,7 @@ def parser() -> Parser:
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_evaluate(commands)
     add_audit(commands)
+    add_marginalise(commands)
     add_run(commands)
     return root
 
@@ -193,6 +194,91 @@ def audit_paper(arguments: argparse.Namespace) -> None:
         place = f"{finding.setting} {finding.family} {finding.strength:g} ({finding.where})"
         print(f"{place}: {finding.statement} [{finding.identity}]")
     print(f"\n{len(findings)} findings\n{summary(findings).to_string()}")
+
+
+def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "marginalise",
+        help="run predictors on every patient under every intervention",
+        description="Run predictors on every patient as observed, reproduced and under every "
+        "intervention, and write one file for each predictor and a manifest. Without --data the "
+        "patients and their true counterfactuals are those of the phantom. A run that was stopped "
+        "goes on where it was when it is started again.",
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    command.add_argument(
+        "--preset", default="smoke", metavar="NAME", help="smoke, book or paper (default: smoke)"
+    )
+    command.add_argument(
+        "--hospital", default="C", metavar="H", help="the phantom's hospital, C or M (default: C)"
+    )
+    command.add_argument(
+        "--data", metavar="FILE.csv", type=Path, help="your own table of images instead (CSV)"
+    )
+    command.add_argument(
+        "--generator",
+        metavar="MODULE:NAME",
+        help="your own generator: an object, or a function that makes one, with abduct and predict",
+    )
+    command.add_argument(
+        "--predictor",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="weights written by cfcore.predictors.save, or NAME=MODULE:NAME (repeatable; default: "
+        "the basic predictor of the preset and its three logit offsets)",
+    )
+    add_interventions(command)
+    command.add_argument("--device", default="cpu", help="where to compute (default: cpu)")
+    command.add_argument(
+        "--max-images", type=int, default=72, metavar="B", help="images in flight (default: 72)"
+    )
+    command.set_defaults(command=marginalise)
+
+
+def add_interventions(command: Parser) -> None:
+    """The options that say which worlds there are and how much each counts."""
+    command.add_argument(
+        "--do",
+        action="append",
+        default=[],
+        metavar="VARIABLE=VALUES",
+        help="values to set, sex=0,1 or age=20:90:8 (repeatable; default: the paper's sixteen)",
+    )
+    command.add_argument(
+        "--q",
+        default="uniform",
+        metavar="Q",
+        help="uniform, empirical, or a CSV file with a column for each variable and a column count",
+    )
+    command.add_argument(
+        "--effect", choices=["direct", "total"], default="direct", help="(default: direct)"
+    )
+    command.add_argument(
+        "--draws", type=int, metavar="M", help="Monte Carlo draws for each patient, not the grid"
+    )
+
+
+def marginalise(arguments: argparse.Namespace) -> None:
+    """Run predictors in every world."""
+    from cfcore.job import marginalise_to_folder
+
+    paths = marginalise_to_folder(
+        arguments.out,
+        preset=arguments.preset,
+        hospital=arguments.hospital,
+        data=arguments.data,
+        generator=arguments.generator,
+        predictors=arguments.predictor,
+        do=arguments.do,
+        q=arguments.q,
+        effect=arguments.effect,
+        draws=arguments.draws,
+        device=arguments.device,
+        max_images=arguments.max_images,
+    )
+    for path in paths:
+        print(path)
 
 
 def add_run(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -7,6 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from cfcore.checks import InputError
+
 Kind = Literal["binary", "categorical", "continuous"]
 
 
@@ -82,12 +84,12 @@ class Variable:
             >>> Variable("sex", "binary", categories=("male", "female")).check(2)
             Traceback (most recent call last):
             ...
-            ValueError: sex takes one of (0, 1), not 2
+            cfcore.checks.InputError: sex takes one of (0, 1), not 2
         """
         if self.kind != "continuous" and value not in self.values:
-            raise ValueError(f"{self.name} takes one of {self.values}, not {value}")
+            raise InputError(f"{self.name} takes one of {self.values}, not {value}")
         if self.kind == "continuous" and not self.range[0] <= value <= self.range[1]:
-            raise ValueError(f"{self.name} lies in {list(self.range)}, not at {value}")
+            raise InputError(f"{self.name} lies in {list(self.range)}, not at {value}")
 
 
 class CausalGraph(Mapping[str, Variable]):

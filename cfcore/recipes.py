@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import pandas as pd
 from torch import Tensor
 
+from cfcore.checks import InputError
 from cfcore.cohorts import drop_age, drop_sex, match_size, split
 from cfcore.datasets import Dataset, from_phantom
 from cfcore.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
@@ -74,10 +75,10 @@ def preset(name: str, **changes: object) -> Preset:
         >>> preset("novel")
         Traceback (most recent call last):
         ...
-        ValueError: there is no preset 'novel', only smoke, book, paper
+        cfcore.checks.InputError: there is no preset 'novel', only smoke, book, paper
     """
     if name not in PRESETS:
-        raise ValueError(f"there is no preset {name!r}, only {', '.join(PRESETS)}")
+        raise InputError(f"there is no preset {name!r}, only {', '.join(PRESETS)}")
     return replace(PRESETS[name], **changes)
 
 
@@ -99,7 +100,7 @@ class Recipe:
         >>> Recipe(preset("book"), "C", "sex")
         Traceback (most recent call last):
         ...
-        ValueError: bias by sex needs a strength in (0, 1], not 0.0
+        cfcore.checks.InputError: bias by sex needs a strength in (0, 1], not 0.0
     """
 
     preset: Preset
@@ -111,17 +112,17 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.family not in get_args(Family):
-            raise ValueError(f"family must be one of {get_args(Family)}, not {self.family!r}")
+            raise InputError(f"family must be one of {get_args(Family)}, not {self.family!r}")
         if self.hospital not in HOSPITALS:
-            raise ValueError(f"hospital must be one of {list(HOSPITALS)}, not {self.hospital!r}")
+            raise InputError(f"hospital must be one of {list(HOSPITALS)}, not {self.hospital!r}")
         if self.family == "basic" and self.strength:
-            raise ValueError(f"a basic predictor has no bias, but strength is {self.strength}")
+            raise InputError(f"a basic predictor has no bias, but strength is {self.strength}")
         if self.family != "basic" and not 0 < self.strength <= 1:
-            raise ValueError(
+            raise InputError(
                 f"bias by {self.family} needs a strength in (0, 1], not {self.strength}"
             )
         if self.family != "basic" and self.images is not None:
-            raise ValueError("only basic predictors are trained on a given number of images")
+            raise InputError("only basic predictors are trained on a given number of images")
 
     @property
     def name(self) -> str:

@@ -35,6 +35,7 @@ ORDER = [
     "interventions",
     "shards",
     "marginalise",
+    "job",
     "table",
     "report",
     "audit",

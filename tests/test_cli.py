@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
-from cfcore import evaluate
+from cfcore import Predictions, evaluate
 from cfcore.cli import main
 
 HEADER = "p_obs,y,p_cf_0,p_cf_1"
@@ -235,7 +236,8 @@ def test_bad_calls_end_with_one_line(
 
 def test_help_names_every_command_and_option() -> None:
     words = {
-        "": ["evaluate", "audit-paper", "run", "--version"],
+        "": ["evaluate", "audit-paper", "marginalise", "run", "--version"],
+        "marginalise": ["--preset", "--out", "--data", "--generator", "--predictor", "--do", "--q"],
         "evaluate": [
             "FILE.csv",
             "--q",
@@ -364,3 +366,105 @@ def test_notebooks_that_cannot_run_end_with_one_line(
     assert shown.err.count("\n") == 1
     assert message in shown.err
     assert not (tmp_path / "o.ipynb").exists()
+
+
+def test_marginalising_needs_no_data_and_goes_on_when_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["marginalise", "--preset", "smoke", "--out", "found", "--do", "sex=0,1"]
+
+    assert main(words) == 0
+    listed = capsys.readouterr().out.split()
+    before = {name: Path(name).read_bytes() for name in listed}
+    assert main(words) == 0
+
+    assert before == {name: Path(name).read_bytes() for name in listed}
+    assert [Path(name).name for name in listed] == [
+        "basic.safetensors",
+        "logit-0.5.safetensors",
+        "logit-1.safetensors",
+        "logit-2.safetensors",
+        "manifest.json",
+    ]
+    basic, offset = (Predictions.load(f"found/{name}.safetensors") for name in ("basic", "logit-2"))
+    assert basic.logit_cf.shape[1] == 2
+    assert (offset.logit_cf - basic.logit_cf).mean(dim=0).tolist() == pytest.approx(
+        [0, 2], abs=1e-5
+    )
+    assert offset.evaluate()["S_flip"] > basic.evaluate()["S_flip"]
+
+
+PLUGIN = """
+import torch
+
+class Brighter:
+    def abduct(self, x, pa, *, index=None, rng=None):
+        return x
+    def predict(self, noise, pa):
+        return (noise + 0.1 * pa["sex"][:, None, None, None]).clamp(0, 1)
+
+def brightness(x, pa):
+    return x.mean(dim=(1, 2, 3))
+"""
+
+
+def test_marginalising_takes_your_own_images_generator_and_predictor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(tmp_path, PLUGIN, "plugin_of_mine.py")
+    for i in range(3):
+        pixels = np.full((20, 20), 60 * i, dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    rows = [f"{i}.png,p{i},{i % 2},{40 + i},0,0.3,{i % 2}" for i in range(3)]
+    head = "image,patient,sex,age,race,lung_size,effusion"
+    write(tmp_path, "\n".join([head, *rows]) + "\n", "table.csv")
+    write(tmp_path, "sex,count\n0,3\n1,1\n", "population.csv")
+    words = "marginalise --out found --data table.csv --generator plugin_of_mine:Brighter"
+    words += " --predictor mine=plugin_of_mine:brightness --do sex=0,1 --q population.csv"
+
+    assert main(words.split()) == 0
+
+    given = Predictions.load("found/mine.safetensors")
+    assert given.q.tolist() == [0.75, 0.25]
+    step = given.logit_cf[:, 1] - given.logit_cf[:, 0]
+    assert step.tolist() == pytest.approx([0.1, 0.1, 0.1], abs=1e-5)
+    assert given.patient == ["p0", "p1", "p2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--preset novel", "there is no preset 'novel'"),
+        ("--hospital X", "X"),
+        ("--data scores.csv", "name a generator"),
+        ("--data missing.csv --generator os:path", "missing.csv"),
+        ("--generator nothing:here", "'nothing:here' cannot be imported"),
+        ("--predictor weights", "NAME=FILE"),
+        ("--predictor a=missing.safetensors", "missing.safetensors"),
+        ("--do height=1", "no variable 'height'"),
+        ("--do sex=0:1", "not an intervention"),
+        ("--do sex=7", "sex"),
+        ("--q weights.csv", "'weights.csv' is neither"),
+        ("--device warp", "'warp' cannot be used here"),
+        ("--max-images 0", "max_images: 0 is less than 1"),
+    ],
+)
+def test_a_marginalisation_that_cannot_be_done_ends_with_one_line(
+    words: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, table())
+    quick = "--predictor g=cfcore.cli:main" if "--predictor" not in words else ""
+
+    assert main(f"marginalise --out found {quick} {words}".split()) == 2
+
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert message in shown.err

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cfcore.checks import InputError
 from cfcore.graph import CHEST
 from cfcore.phantom.draws import row_keys, truncated_normal, uniform
 
@@ -211,5 +212,5 @@ def image_noise(rows: Tensor, *, hospital: str, seed: int) -> dict[str, Tensor]:
 
 def _stream(hospital: str, use: int) -> int:
     if hospital not in HOSPITALS:
-        raise ValueError(f"unknown hospital {hospital!r}; there are {list(HOSPITALS)}")
+        raise InputError(f"unknown hospital {hospital!r}; there are {list(HOSPITALS)}")
     return 4 * list(HOSPITALS).index(hospital) + use

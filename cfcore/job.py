@@ -1,0 +1,174 @@
+"""A marginalisation described in words, as on the command line, and kept in a folder."""
+
+import importlib
+import json
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cfcore import __version__
+from cfcore.balance import balanced
+from cfcore.checks import InputError
+from cfcore.datasets import Dataset, load_table
+from cfcore.files import write_atomically
+from cfcore.generator import Effect, Generator
+from cfcore.interventions import Grid, paper_grid, parse_values
+from cfcore.marginalise import marginalise
+from cfcore.predictions import Predictions
+from cfcore.predictors import LogitOffset, Predictor, load
+from cfcore.recipes import Preset, Recipe, obtain, parts, patients
+from cfcore.recipes import preset as find_preset
+from cfcore.shards import World
+
+OFFSETS = (0.5, 1.0, 2.0)
+TOLERANCE = 0.05  # how far the prevalence of a small balanced test set may be from training's
+
+
+def marginalise_to_folder(
+    out: Path,
+    *,
+    preset: str = "smoke",
+    hospital: str = "C",
+    data: Path | None = None,
+    generator: str | None = None,
+    predictors: Sequence[str] = (),
+    do: Sequence[str] = (),
+    q: str = "uniform",
+    effect: Effect = "direct",
+    draws: int | None = None,
+    device: str = "cpu",
+    max_images: int = 72,
+) -> list[Path]:
+    """Run a marginalisation and write one file for each predictor, and a manifest.
+
+    Args:
+        out: The folder to write to, made if need be; finished shards are kept in ``out/shards``.
+        preset: The sizes, and the predictors that are used unless others are named.
+        hospital: The hospital of the phantom.
+        data: A table of images to use instead of the phantom; needs a generator.
+        generator: ``module:name`` of a generator, or of a function without arguments that makes
+            one; by default the phantom's oracle.
+        predictors: ``name=file.safetensors`` or ``name=module:name`` of each predictor.
+        do: Values to set, as in :func:`~cfcore.interventions.parse_values`.
+        q: ``"uniform"``, ``"empirical"`` or a CSV file with a column ``count``.
+        effect: ``"direct"`` or ``"total"``.
+        draws: Monte Carlo draws for each patient, instead of the whole grid.
+        device: Where to compute.
+        max_images: Images in flight.
+
+    Returns:
+        The files that were written, the manifest last.
+    """
+    check_device(device)
+    sizes = find_preset(preset)
+    if data is not None and generator is None:
+        raise InputError("the phantom's oracle knows the phantom only: name a generator for --data")
+    cohort = (
+        balanced_test_set(hospital, sizes) if data is None else load_table(data, size=sizes.size)
+    )
+    model = patients(hospital, sizes).oracle if generator is None else imported(generator)
+    readers = own_predictors(predictors) or default_predictors(hospital, sizes)
+    grid = weighted(Grid.product(dict(map(parse_values, do))) if do else paper_grid(), q, cohort)
+
+    out.mkdir(parents=True, exist_ok=True)
+    facts = {"preset": preset, "hospital": hospital, "data": None if data is None else str(data)}
+    facts |= {"generator": generator or "oracle", "do": list(do), "q": q, "draws": draws}
+    facts |= {"versions": {"cfcore": __version__, "torch": torch.__version__}}
+    found = marginalise(
+        model,
+        on_device(readers, device),
+        cohort,
+        grid,
+        effect=effect,
+        draws=draws,
+        device=device,
+        max_images=max_images,
+        resume_dir=out / "shards",
+        progress=True,
+        provenance=facts,
+    )
+    return write(out, found, facts) if World.current(torch.device(device)).rank == 0 else []
+
+
+def write(out: Path, found: dict[str, Predictions], facts: dict[str, object]) -> list[Path]:
+    """Write the predictions, and a manifest that lists them."""
+    paths = [given.save(out / f"{name}.safetensors") for name, given in found.items()]
+    manifest = facts | {"files": [path.name for path in paths], "python": platform.python_version()}
+    text = json.dumps(manifest, indent=2) + "\n"
+    return [*paths, write_atomically(out / "manifest.json", text.encode())]
+
+
+def balanced_test_set(hospital: str, preset: Preset) -> Dataset:
+    """The balanced test set of a hospital of the phantom, close to the training prevalence."""
+    data = parts(hospital, preset)
+    prevalence = data["train"].table.effusion.mean()
+    table = balanced(
+        data["test"].table, seed=preset.cohort, prevalence=prevalence, tolerance=TOLERANCE
+    )
+    return data["test"].select(table)
+
+
+def default_predictors(hospital: str, preset: Preset) -> dict[str, Predictor]:
+    """The basic predictor of a preset, trained if need be, and its logit offsets."""
+    basic = obtain(Recipe(preset, hospital), progress=True)
+    return {"basic": basic, **{f"logit-{b:g}": LogitOffset(basic, b) for b in OFFSETS}}
+
+
+def own_predictors(words: Sequence[str]) -> dict[str, Predictor]:
+    """Predictors as named on the command line."""
+    named = {}
+    for word in words:
+        name, _, where = word.partition("=")
+        if not name or not where:
+            raise InputError(f"{word!r} is not of the form NAME=FILE", column="predictor")
+        named[name] = load(where) if where.endswith(".safetensors") else imported(where)
+    return named
+
+
+def imported(where: str) -> Generator | Predictor | Callable[[], Generator]:
+    """An object by ``module:name``; a class or a function without arguments is called.
+
+    Example:
+        >>> imported("math:pi")
+        3.141592653589793
+    """
+    module, _, name = where.partition(":")
+    try:
+        thing = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"{where!r} cannot be imported: {error}") from None
+    return thing() if isinstance(thing, type) else thing
+
+
+def weighted(grid: Grid, q: str, data: Dataset) -> Grid:
+    """A grid weighted by name or by a file."""
+    if q == "uniform":
+        return grid
+    if q == "empirical":
+        table = data.table.dropna(subset=list(grid.values))
+        return grid.empirical({name: np.array(table[name]) for name in grid.values})
+    import pandas as pd
+
+    if not Path(q).is_file():
+        raise InputError(f"{q!r} is neither uniform, empirical nor a file", column="q")
+    return grid.external(pd.read_csv(q))
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have."""
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{device!r} cannot be used here: {reason}", column="device") from None
+
+
+def on_device(predictors: dict[str, Predictor], device: str) -> dict[str, Predictor]:
+    """Networks moved to a device; functions as they are."""
+    for predictor in predictors.values():
+        if isinstance(predictor, torch.nn.Module):
+            predictor.to(device).eval()
+    return predictors
