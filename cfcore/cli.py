@@ -231,7 +231,7 @@ def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
     add_interventions(command)
     command.add_argument("--device", default="cpu", help="where to compute (default: cpu)")
     command.add_argument(
-        "--max-images", type=int, default=72, metavar="B", help="images in flight (default: 72)"
+        "--max-images", type=int, default=144, metavar="B", help="images in flight (default: 144)"
     )
     command.set_defaults(command=marginalise)
 

@@ -40,7 +40,7 @@ def marginalise_to_folder(
     effect: Effect = "direct",
     draws: int | None = None,
     device: str = "cpu",
-    max_images: int = 72,
+    max_images: int = 144,
 ) -> list[Path]:
     """Run a marginalisation and write one file for each predictor, and a manifest.
 

@@ -27,7 +27,7 @@ from cfcore.shards import Shards, World, fingerprint
 SHARD = 256  # patients that a kill can cost at most
 Values = Mapping[str, Tensor]
 
-MAX_IMAGES = 72  # in flight; small batches are fastest on a CPU, a GPU wants thousands
+MAX_IMAGES = 144  # in flight; small batches are fastest on a CPU, a GPU wants thousands
 
 
 @dataclass
@@ -97,32 +97,42 @@ def decode(
     return job.generator.predict(repeat(noise, times), acted), acted
 
 
-def read(job: Job, x: Tensor, pa: Parents, rows: int) -> Tensor:
-    """The logits of all predictors, shape (predictors, rows, images of a row)."""
+def read(job: Job, x: Tensor, pa: Parents) -> Tensor:
+    """The logits of all predictors, shape (predictors, images)."""
     x = x.contiguous(memory_format=torch.channels_last)
     with torch.autocast("cuda") if x.is_cuda else nullcontext():
-        logits = [predictor(x, pa).float() for predictor in job.predictors.values()]
-    return torch.stack(logits).view(len(logits), rows, -1)
+        return torch.stack([predictor(x, pa).float() for predictor in job.predictors.values()])
 
 
-def chunk_logits(
-    job: Job, x: Tensor, pa: Parents, index: Tensor, do: Mapping[str, Tensor]
-) -> Tensor:
+def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) -> Tensor:
     """Observed, null and counterfactual logits of some patients.
 
-    The null world comes first among the decoded ones: each patient's own values.
+    The null world is decoded like any other, with each patient's own values, and the observed
+    images are read along with the first of the decoded ones: small batches are slow.
+
+    Args:
+        job: The job.
+        x: The images of b patients, shape (b, 1, H, W).
+        pa: Their parents, each of shape (b,).
+        index: Their rows in the cohort, shape (b,).
+        do: What the worlds set, each of shape (b, K).
 
     Returns:
         Logits, shape (predictors, b, 2 + K).
     """
     noise = job.generator.abduct(x, pa, index=index)
-    own = {name: pa[name][:, None] for name in do}
-    do = {name: torch.cat((own[name], values), dim=1) for name, values in do.items()}
-    columns = torch.arange(job.worlds + 1).split(max(1, job.max_images // len(x)))
-    parts = [read(job, x, pa, len(x))]
-    for some in columns:
+    do = {name: torch.cat((pa[name][:, None], values), dim=1) for name, values in do.items()}
+    parts: list[Tensor] = []
+    for some in torch.arange(job.worlds + 1).split(max(1, job.max_images // len(x))):
         images, acted = decode(job, noise, pa, {name: v[:, some] for name, v in do.items()})
-        parts.append(read(job, images, acted, len(x)))
+        if not parts:
+            images = torch.cat((x, images))
+            acted = {name: torch.cat((pa[name], values)) for name, values in acted.items()}
+        logits = read(job, images, acted)
+        if not parts:
+            parts.append(logits[:, : len(x), None])
+            logits = logits[:, len(x) :]
+        parts.append(logits.unflatten(1, (len(x), -1)))
     return torch.cat(parts, dim=2)
 
 

@@ -1,0 +1,177 @@
+"""What marginalising costs beside the work that cannot be avoided, in ratios within one run.
+
+The generator is a small convolutional autoencoder with random weights: speed does not depend on
+what it has learnt, and an oracle would have nothing to encode.
+
+    python benchmarks/bench_marginalise.py [--patients 120] [--rounds 3] [--json OUT]
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from cfcore.datasets import Dataset
+from cfcore.generator import Parents
+from cfcore.interventions import Grid, paper_grid
+from cfcore.marginalise import marginalise
+from cfcore.predictors import PredictorConfig, Reader, build
+
+SIDE = 64
+
+
+class Autoencoder(nn.Module):
+    """A generator: abduct encodes, predict decodes together with the parents."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv2d(1, width, 4, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 4, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(2 * width, 2 * width, 4, 2, 1),
+        )
+        self.decoder = nn.Sequential(
+            nn.ConvTranspose2d(2 * width + 2, 2 * width, 4, 2, 1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(width, 1, 4, 2, 1),
+            nn.Sigmoid(),
+        )
+
+    def abduct(
+        self, x: Tensor, pa: Parents, *, index: Tensor | None = None, rng: object = None
+    ) -> Tensor:
+        return self.encoder(x)
+
+    def predict(self, noise: Tensor, pa: Parents) -> Tensor:
+        parents = torch.stack((pa["sex"], pa["age"] / 90), dim=1)[:, :, None, None]
+        return self.decoder(torch.cat((noise, parents.expand(-1, -1, *noise.shape[2:])), dim=1))
+
+
+def patients(count: int) -> Dataset:
+    """Random images of random patients."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"patient": [f"p{i}" for i in range(count)]})
+    table = table.assign(sex=rng.integers(2, size=count), age=rng.uniform(20, 90, count))
+    table = table.assign(effusion=rng.integers(2, size=count), race=0, lung_size=0.3)
+    return Dataset(table, torch.from_numpy(rng.random((count, SIDE, SIDE), dtype=np.float32)))
+
+
+def predictors(count: int) -> dict[str, Reader]:
+    return {f"g{i}": build(PredictorConfig(), seed=i).eval() for i in range(count)}
+
+
+def floor(
+    generator: Autoencoder, readers: dict[str, Reader], count: int, worlds: int, batch: int
+) -> None:
+    """The bare decoder and the classifiers on as many images, in batches of one size."""
+    noise = torch.zeros(batch, 64, SIDE // 8, SIDE // 8).contiguous(
+        memory_format=torch.channels_last
+    )
+    pa = {"sex": torch.zeros(batch), "age": torch.zeros(batch)}
+    with torch.inference_mode():
+        for _ in range(round(count * (worlds + 2) / batch)):
+            x = generator.predict(noise, pa)
+            for reader in readers.values():
+                reader(x, pa)
+
+
+def naive(generator: Autoencoder, readers: dict[str, Reader], data: Dataset, grid: Grid) -> None:
+    """Encode again for each intervention, in plain batches."""
+    with torch.inference_mode():
+        for k in range(len(grid)):
+            do = {name: values[k] for name, values in grid.values.items()}
+            for batch in data.batches(256):
+                acted = batch.pa | {n: v.expand(len(batch.x)) for n, v in do.items()}
+                x = generator.predict(generator.abduct(batch.x, batch.pa), acted)
+                for reader in readers.values():
+                    reader.network((x - 0.5) * 4)
+
+
+def medians(rounds: int, work: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median seconds of several pieces of work, done in turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(rounds):
+        for name, function in work.items():
+            start = time.perf_counter()
+            function()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def bench(count: int, rounds: int) -> dict[str, float]:
+    generator = Autoencoder().to(memory_format=torch.channels_last).eval()
+    plain = Autoencoder().eval()
+    ten, one = predictors(10), predictors(1)
+    nchw = {name: reader.to(memory_format=torch.contiguous_format) for name, reader in one.items()}
+    data, grid = patients(count), paper_grid()
+    work = {
+        "ten": lambda: marginalise(generator, ten, data, grid),
+        "one": lambda: marginalise(generator, predictors(1), data, grid),
+        "naive": lambda: naive(plain, nchw, data, grid),
+        "half N": lambda: marginalise(generator, one, data.take(slice(count // 2)), grid),
+        "half K": lambda: marginalise(
+            generator, one, data, Grid.product({"sex": [0, 1], "age": [20, 40, 60, 80]})
+        ),
+    }
+    for batch in (16, 32, 64, 128):
+        work[f"floor {batch}"] = lambda batch=batch: floor(generator, ten, count, len(grid), batch)
+    work["ten"]()
+    s = medians(rounds, work)
+    best = min(value for name, value in s.items() if name.startswith("floor"))
+    return {
+        "floor / marginalise, ten predictors": best / s["ten"],
+        "encoding for each intervention / marginalise": s["naive"] / s["one"],
+        "ten predictors at once / ten runs": s["ten"] / (10 * s["one"]),
+        "exponent of N": float(np.log2(s["one"] / s["half N"])),
+        "exponent of K": float(np.log(s["one"] / s["half K"]) / np.log(18 / 10)),
+        "images/s, ten predictors": count * 18 / s["ten"],
+    }
+
+
+def peak(count: int) -> int:
+    """Peak memory of a process that marginalises so many patients, in bytes, images not counted."""
+    script = (
+        "import resource, sys, torch; torch.set_num_threads(1); sys.path.insert(0, sys.argv[1]);"
+        "import bench_marginalise as b; d = b.patients(int(sys.argv[2]));"
+        "g = b.Autoencoder().eval(); r = b.predictors(1);"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "b.marginalise(g, r, d, b.paper_grid());"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    call = [sys.executable, "-c", script, str(Path(__file__).parent), str(count)]
+    return int(subprocess.run(call, capture_output=True, text=True, check=True).stdout) * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--patients", type=int, default=120)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--memory", nargs=2, type=int, default=[500, 5000])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = bench(options.patients, options.rounds)
+    small, large = (peak(count) / 1e6 for count in options.memory)
+    results |= {f"MB above the data, N = {options.memory[0]}": small}
+    results |= {f"MB above the data, N = {options.memory[1]}": large}
+    for name, value in results.items():
+        print(f"{name:<48}{value:10.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
