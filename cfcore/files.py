@@ -41,7 +41,7 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
             temporary.chmod(target.stat().st_mode)
         temporary.replace(target)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
     return Path(path)

@@ -2,7 +2,9 @@ r"""Predictors of a variable from an image: networks, logit offsets, weights on 
 
 import hashlib
 import json
+import math
 import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cfcore import __version__
+from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.generator import Parents
 from cfcore.graph import CHEST, CausalGraph, Variable
@@ -202,6 +205,7 @@ def save(
         "config": asdict(reader.config),
         "seed": seed,
         "sha256": hashlib.sha256(weights).hexdigest(),
+        "commit": commit(),
         "versions": {
             "cfcore": __version__,
             "python": platform.python_version(),
@@ -211,7 +215,7 @@ def save(
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, weights)
-    write_atomically(path.with_suffix(".json"), json.dumps(manifest, indent=2).encode() + b"\n")
+    write_atomically(path.with_suffix(".json"), as_json(manifest).encode())
 
 
 def load(path: Path | str, *, graph: CausalGraph = CHEST) -> Reader:
@@ -228,17 +232,50 @@ def load(path: Path | str, *, graph: CausalGraph = CHEST) -> Reader:
 
     path = _weights_path(path)
     weights, manifest = path.read_bytes(), read_manifest(path)
-    if hashlib.sha256(weights).hexdigest() != manifest["sha256"]:
-        raise ValueError(f"{path} is not the file that its manifest describes: save it again")
-
-    reader = build(PredictorConfig(**manifest["config"]), seed=0, graph=graph)
-    reader.load_state_dict(from_bytes(weights))
+    if hashlib.sha256(weights).hexdigest() != manifest.get("sha256"):
+        raise InputError(f"{path} is not the file that its manifest describes: save it again")
+    try:
+        reader = build(PredictorConfig(**manifest["config"]), seed=0, graph=graph)
+        reader.load_state_dict(from_bytes(weights))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise InputError(f"{path.with_suffix('.json')} does not describe it: {error}") from None
     return reader.eval()
 
 
 def read_manifest(path: Path | str) -> dict[str, Any]:
     """The manifest of the weights at ``path``."""
-    return json.loads(_weights_path(path).with_suffix(".json").read_text())
+    manifest = _weights_path(path).with_suffix(".json")
+    try:
+        return json.loads(manifest.read_text())
+    except FileNotFoundError:
+        raise InputError(
+            f"{manifest} is missing: the weights were not saved to their end"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{manifest} is not JSON: {error}") from None
+
+
+def as_json(manifest: Mapping[str, Any]) -> str:
+    """A manifest as text; what is not a number, such as the AUC of one class, is null."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {name: plain(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(part) for part in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(manifest), indent=2, allow_nan=False) + "\n"
+
+
+def commit() -> str | None:
+    """The commit of this project's repository, if it runs from one."""
+    call = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(call, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
 
 
 def _weights_path(path: Path | str) -> Path:

@@ -57,9 +57,9 @@ PRESETS: Mapping[str, Preset] = {
     "paper": Preset(
         "paper",
         224,
-        100_000,
-        10_000,
-        30_000,
+        20_000,
+        2_000,
+        6_000,
         network=PredictorConfig(architecture="densenet121", width=64),
         training=TrainingConfig(epochs=20, learning_rate=1e-3, shift=8),
     ),
@@ -121,6 +121,8 @@ class Recipe:
             raise InputError(
                 f"bias by {self.family} needs a strength in (0, 1], not {self.strength}"
             )
+        if self.images is not None and self.images < 1:
+            raise InputError(f"{self.images} training images are too few")
         if self.family != "basic" and self.images is not None:
             raise InputError("only basic predictors are trained on a given number of images")
 
@@ -133,7 +135,11 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """A hash of the recipe and of the phantom: whatever changes, another file is looked up."""
+        """A hash of the recipe and of the phantom's coefficients, by which its file is named.
+
+        The phantom's drawing is frozen, and a test keeps it so; the training code is not hashed,
+        since a change of a comment there would orphan every predictor.
+        """
         facts = [asdict(self), asdict(COEFFICIENTS), asdict(HOSPITALS[self.hospital])]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -145,7 +151,7 @@ class Recipe:
 
 @cache
 def patients(hospital: str, preset: Preset) -> Cohort:
-    """All patients of a hospital, those for training first drawn, with their oracle."""
+    """All patients of a hospital, with their oracle."""
     count = preset.train + preset.validation + preset.test
     return Phantom(preset.size).sample(count, hospital=hospital, seed=preset.cohort)
 
@@ -179,12 +185,15 @@ def labelled_images(data: Dataset) -> tuple[Tensor, Tensor]:
     return data[:], data.parents(["effusion"])["effusion"]
 
 
-def make(recipe: Recipe, path: Path, *, progress: bool = False) -> Reader:
+def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = False) -> Reader:
     """Train the predictor of a recipe and keep it.
+
+    Training stops on the unbiased validation part, whatever the bias of the training set.
 
     Args:
         recipe: The recipe.
         path: Where to keep its weights.
+        device: Where to train.
         progress: Whether to show progress bars.
 
     Returns:
@@ -201,6 +210,7 @@ def make(recipe: Recipe, path: Path, *, progress: bool = False) -> Reader:
         validation=labelled_images(data["validation"]),
         seed=recipe.seed,
         config=recipe.preset.training,
+        device=device,
         progress=progress,
     )
     history = [asdict(epoch) for epoch in epochs]
@@ -223,7 +233,9 @@ def obtain(
     Returns:
         The predictor, in evaluation mode.
     """
-    for folder in (committed, cache):
-        if (folder / recipe.file).is_file():
-            return load(folder / recipe.file)
-    return make(recipe, cache / recipe.file, progress=progress).eval()
+    if (committed / recipe.file).is_file():
+        return load(committed / recipe.file)
+    try:
+        return load(cache / recipe.file)
+    except (FileNotFoundError, InputError):  # never made, or not to its end
+        return make(recipe, cache / recipe.file, progress=progress).eval()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cfcore.checks import InputError
 from cfcore.graph import Variable
 from cfcore.metrics import auc
 from cfcore.predictors import Reader
@@ -53,8 +54,14 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "patience", "learning_rate"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"{name} must be positive, not {getattr(self, name)}")
+        for name in ("weight_decay", "noise", "brightness", "shift"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"{name} must not be negative, not {getattr(self, name)}")
+        for name in ("epochs", "batch", "patience", "shift"):
+            if getattr(self, name) != int(getattr(self, name)):
+                raise InputError(f"{name} must be a whole number, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -109,8 +116,11 @@ def train(
         The statistics of each epoch.
     """
     config = config or TrainingConfig()
+    target, validation = target.float(), (validation[0], validation[1].float())
     for rows, values in ((images, target), validation):
         check_target(reader.variable, rows, values)
+    if len(target) < 2:
+        raise InputError("training needs two images or more")
 
     loop = _Loop(reader.to(device), len(target), config, seed, torch.device(device))
     best, since = copy.deepcopy(reader.state_dict()), 0
@@ -119,6 +129,8 @@ def train(
         for number in range(1, config.epochs + 1):
             train_loss = loop.epoch(number, images, target, progress=progress)
             val_loss, val_score = validate(reader, *validation)
+            if not math.isfinite(val_loss):
+                raise FloatingPointError(f"validation loss is {val_loss} at epoch {number}")
             since = 0 if val_loss < lowest else since + 1
             if since == 0:
                 lowest, best = val_loss, copy.deepcopy(reader.state_dict())
@@ -154,7 +166,8 @@ class _Loop:
         self.reader.train()
         total = 0.0
         rows = torch.randperm(len(target), generator=self.order)
-        batches = enumerate(_progress(rows.split(self.config.batch), f"epoch {number}", progress))
+        batches = split_rows(rows, self.config.batch)
+        batches = enumerate(_progress(batches, f"epoch {number}", progress))
         for step, index in batches:
             x = augment(images[index].to(self.device), self.config, self.rng)
             loss = self.step(x, target[index].to(self.device))
@@ -176,6 +189,19 @@ class _Loop:
         return loss.item()
 
 
+def split_rows(rows: Tensor, batch: int) -> list[Tensor]:
+    """Batches of rows; a last one of a single row joins the one before, for batch norms need two.
+
+    Example:
+        >>> [len(part) for part in split_rows(torch.arange(9), 4)]
+        [4, 5]
+    """
+    parts = list(rows.split(batch))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
+
+
 def _progress(batches: Sequence[Tensor], label: str, enabled: bool) -> Iterable[Tensor]:
     if not enabled:
         return batches
@@ -192,8 +218,13 @@ def check_target(variable: Variable, images: Images, target: Tensor) -> None:
     if not torch.isfinite(target).all():
         row = int((~torch.isfinite(target)).nonzero()[0])
         raise ValueError(f"{variable.name} is not finite in row {row}: leave such rows out")
-    for value in (target.min().item(), target.max().item()):
-        variable.check(value)
+    seen = target.aminmax() if variable.kind == "continuous" else target.unique()
+    for value in seen:
+        row = int((target == value).nonzero()[0])
+        try:
+            variable.check(float(value))
+        except InputError as error:
+            raise InputError(f"row {row}: {error}") from None
 
 
 def augment(x: Tensor, config: TrainingConfig, rng: torch.Generator) -> Tensor:
@@ -256,12 +287,14 @@ def outputs(
     """
     was_training = predictor.training
     predictor.eval()
-    device = next(iter(predictor.parameters())).device
+    device = next(predictor.parameters(), torch.empty(0)).device
     parts = []
-    for rows in torch.arange(len(images)).split(batch):
-        some = {name: value[rows].to(device) for name, value in (pa or {}).items()}
-        parts.append(predictor(images[rows].to(device), some))
-    predictor.train(was_training)
+    try:
+        for rows in torch.arange(len(images)).split(batch):
+            some = {name: value[rows].to(device) for name, value in (pa or {}).items()}
+            parts.append(predictor(images[rows].to(device), some))
+    finally:
+        predictor.train(was_training)
     return torch.cat(parts)
 
 

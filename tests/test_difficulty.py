@@ -11,8 +11,8 @@ from torch import Tensor
 from cfcore.datasets import Dataset
 from cfcore.metrics import auc
 from cfcore.phantom import Cohort, Phantom
-from cfcore.predictors import Reader
-from cfcore.recipes import Recipe, obtain, parts, patients, preset
+from cfcore.predictors import Reader, load
+from cfcore.recipes import COMMITTED, Recipe, parts, patients, preset
 from cfcore.training import outputs
 
 FROZEN = Path(__file__).parent.parent / "data" / "phantom" / "frozen.safetensors"
@@ -33,7 +33,7 @@ def test_patients_look_as_they_did(hospital: str) -> None:
 
 @pytest.fixture(scope="module")
 def reader() -> Reader:
-    return obtain(Recipe(BOOK), cache=Path("/nonexistent"))
+    return load(COMMITTED / Recipe(BOOK).file)
 
 
 @pytest.fixture(scope="module")

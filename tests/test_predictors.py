@@ -308,3 +308,73 @@ def test_weights_have_one_format(tmp_path: Path) -> None:
         save(build(SMALL, seed=0), tmp_path / "a.pt", seed=0)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "none.safetensors")
+
+
+# What a training refuses, and what it survives
+
+
+@pytest.mark.parametrize(
+    ("variable", "values", "message"),
+    [
+        ("effusion", [0.0, 0.5, 1.0], r"row 1: effusion takes one of"),
+        ("race", [0.0, 1.7, 2.0], r"row 1: race takes one of"),
+        ("age", [30.0, 50.0, 91.0], r"row 2: age lies in"),
+    ],
+)
+def test_an_impossible_target_is_refused_with_its_row(
+    variable: str, values: list[float], message: str
+) -> None:
+    reader, x = build(PredictorConfig(variable, width=4), seed=0), torch.rand(3, 1, 16, 16)
+    y = torch.tensor(values)
+    with pytest.raises(ValueError, match=message):
+        next(train(reader, x, y, validation=(x, y), seed=0, config=SHORT))
+
+
+def test_whole_numbers_and_booleans_are_targets_too() -> None:
+    x = torch.rand(6, 1, 16, 16)
+    for y in (torch.tensor([0, 1, 0, 1, 0, 1]), torch.tensor([True, False] * 3)):
+        epoch = next(train(build(SMALL, seed=0), x, y, validation=(x, y), seed=0, config=SHORT))
+        assert epoch.train_loss > 0
+
+
+def test_a_last_batch_of_one_image_is_no_obstacle() -> None:
+    x, y = torch.rand(33, 1, 16, 16), torch.arange(33) % 2.0
+    epoch = next(train(build(SMALL, seed=0), x, y, validation=(x, y), seed=0, config=SHORT))
+
+    assert epoch.train_loss > 0
+    with pytest.raises(ValueError, match="two images or more"):
+        next(train(build(SMALL, seed=0), x[:1], y[:1], validation=(x, y), seed=0, config=SHORT))
+
+
+def test_a_validation_loss_that_is_no_number_stops_the_training() -> None:
+    x, y = torch.rand(8, 1, 16, 16), torch.arange(8) % 2.0
+    broken = x.clone()
+    broken[3] = torch.nan
+    with pytest.raises(FloatingPointError, match="validation loss is nan at epoch 1"):
+        list(train(build(SMALL, seed=0), x, y, validation=(broken, y), seed=0, config=SHORT))
+
+
+def test_offsets_of_a_plain_function_have_outputs() -> None:
+    offset = LogitOffset(lambda x, pa: x.mean(dim=(1, 2, 3)), beta=2.0)
+    pa = {"sex": torch.tensor([0.0, 1.0])}
+
+    assert outputs(offset, torch.zeros(2, 1, 8, 8), pa).tolist() == [0, 2]
+
+
+def test_the_manifest_is_json_even_when_a_score_is_undefined(tmp_path: Path) -> None:
+    notes = {"history": [{"val_score": float("nan"), "best": True}]}
+    save(build(SMALL, seed=0), tmp_path / "a.safetensors", seed=0, notes=notes)
+
+    text = (tmp_path / "a.json").read_text()
+
+    assert "NaN" not in text
+    assert json.loads(text)["notes"]["history"][0] == {"val_score": None, "best": True}
+    assert "commit" in json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"learning_rate": float("nan")}, {"noise": -1}, {"shift": -1}, {"epochs": 1.5}]
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TrainingConfig(**wrong)

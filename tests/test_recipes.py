@@ -1,17 +1,29 @@
 """Predictors are found by what made them, and trained only when they are not found."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from cfcore.cohorts import assert_disjoint
+from cfcore import InputError
+from cfcore.cohorts import assert_disjoint, drop_age
 from cfcore.datasets import from_phantom
-from cfcore.phantom import Phantom
-from cfcore.predictors import read_manifest
-from cfcore.recipes import Recipe, labelled_images, obtain, parts, patients, preset, training_table
+from cfcore.phantom import COEFFICIENTS, HOSPITALS, Phantom
+from cfcore.predictors import Reader, build, read_manifest, save
+from cfcore.recipes import (
+    Recipe,
+    labelled_images,
+    make,
+    obtain,
+    parts,
+    patients,
+    preset,
+    training_table,
+)
 from cfcore.training import TrainingConfig, outputs
 
 TINY = preset("smoke", train=160, validation=60, test=60, training=TrainingConfig(epochs=1))
@@ -130,3 +142,83 @@ def test_the_oracle_finds_the_patients_of_a_part() -> None:
     noise = cohort.oracle.abduct(test[:], test.parents(), index=index)
 
     assert torch.equal(cohort.oracle.predict(noise, test.parents()), test[:])
+
+
+def test_training_sees_the_training_part_stops_on_validation_and_uses_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {}
+
+    def record(reader: Reader, images: Tensor, target: Tensor, **options: object) -> list:
+        seen.update(options, images=images, target=target, weights=reader.state_dict())
+        return []
+
+    monkeypatch.setattr("cfcore.recipes.train", record)
+    recipe = Recipe(TINY, "C", "age", 0.95, seed=3)
+    make(recipe, tmp_path / recipe.file)
+
+    data = parts("C", TINY)
+    kept = data["train"].select(drop_age(data["train"].table, 0.95, seed=3))
+    assert torch.equal(seen["images"], kept[:])
+    assert torch.equal(seen["validation"][0], data["validation"][:])
+    assert torch.equal(seen["target"], kept.parents()["effusion"])
+    assert seen["seed"] == 3
+    fresh = build(TINY.network, seed=3).state_dict()
+    assert all(torch.equal(seen["weights"][name], value) for name, value in fresh.items())
+
+
+def test_the_digest_depends_on_the_phantom(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Recipe(TINY).file
+    monkeypatch.setattr("cfcore.recipes.COEFFICIENTS", replace(COEFFICIENTS, scar=0.05))
+    assert Recipe(TINY).file != before
+    monkeypatch.undo()
+    other = {**HOSPITALS, "C": replace(HOSPITALS["C"], grain=0.02)}
+    monkeypatch.setattr("cfcore.recipes.HOSPITALS", other)
+    assert Recipe(TINY).file != before
+
+
+def test_committed_predictors_come_first_and_must_be_whole(tmp_path: Path) -> None:
+    recipe = Recipe(TINY)
+    committed, cache = tmp_path / "committed", tmp_path / "cache"
+    first = obtain(recipe, committed=tmp_path / "none", cache=committed)
+    other = build(TINY.network, seed=9)
+    save(other, cache / recipe.file, seed=9)
+
+    found = obtain(recipe, committed=committed, cache=cache)
+
+    name = "network.0.weight"
+    assert torch.equal(found.state_dict()[name], first.state_dict()[name])
+    (committed / recipe.file).write_bytes(b"damaged")
+    with pytest.raises(InputError, match="is not the file that its manifest describes"):
+        obtain(recipe, committed=committed, cache=cache)
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "no JSON", "no config", "other weights"])
+def test_a_half_written_cache_is_made_again(tmp_path: Path, damage: str) -> None:
+    recipe = Recipe(TINY)
+    obtain(recipe, committed=tmp_path / "none", cache=tmp_path)
+    weights = tmp_path / recipe.file
+    before, manifest = weights.read_bytes(), weights.with_suffix(".json")
+    if damage == "no manifest":
+        manifest.unlink()
+    elif damage == "no JSON":
+        manifest.write_text("{")
+    elif damage == "no config":
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"config": {"depth": 3}}))
+    else:
+        weights.write_bytes(before[:-1])
+
+    obtain(recipe, committed=tmp_path / "none", cache=tmp_path)
+
+    assert weights.read_bytes() == before
+    assert read_manifest(weights)["notes"]["images"] == 160
+
+
+def test_part_of_a_cohort_keeps_its_names_and_its_own_cache(tmp_path: Path) -> None:
+    cohort = Phantom(32).sample(8, hospital="C", seed=2027)
+    first, second = (from_phantom(cohort.take(torch.tensor(r))) for r in ([0, 1], [3, 2]))
+
+    first.cached(tmp_path)
+
+    assert (second.cached(tmp_path)[:] - second[:]).abs().max() <= 0.5 / 255 + 1e-6
+    assert second.table.patient.tolist() == ["C-2027-000003", "C-2027-000002"]

@@ -2,15 +2,18 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from cfcore import phantom
 from cfcore.datasets.dataset import PARENTS, Dataset
-from cfcore.phantom import COEFFICIENTS, HOSPITALS, Cohort
+from cfcore.phantom import Cohort
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,17 @@ class Rendered:
     def fingerprint(self, rows: np.ndarray) -> str:
         """A hash of all that decides how the rows look, by which a cache is named."""
         cohort = self.cohort
-        facts = {
-            "phantom": [asdict(COEFFICIENTS), asdict(HOSPITALS[cohort.hospital])],
-            "cohort": [cohort.hospital, cohort.seed, len(cohort), cohort.phantom.shape],
-        }
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-        digest.update(np.ascontiguousarray(rows, dtype=np.int64).tobytes())
+        facts = [phantom_digest(), cohort.hospital, cohort.seed, cohort.phantom.shape]
+        digest = hashlib.sha256(json.dumps(facts).encode())
+        digest.update(cohort.rows[torch.as_tensor(rows)].numpy().tobytes())
         return digest.hexdigest()
+
+
+@cache
+def phantom_digest() -> str:
+    """A hash of the phantom: of its coefficients, and of the source code that draws with them."""
+    folder = Path(phantom.__file__).parent
+    return hashlib.sha256(b"".join(p.read_bytes() for p in sorted(folder.glob("*.py")))).hexdigest()
 
 
 def from_phantom(cohort: Cohort) -> Dataset:
@@ -59,6 +66,6 @@ def from_phantom(cohort: Cohort) -> Dataset:
         'C-2026-000000'
     """
     table = pd.DataFrame({name: cohort.pa[name].cpu().numpy() for name in PARENTS})
-    names = [f"{cohort.hospital}-{cohort.seed}-{row:06d}" for row in range(len(cohort))]
+    names = [f"{cohort.hospital}-{cohort.seed}-{row:06d}" for row in cohort.rows.tolist()]
     table = table.assign(image=np.arange(len(cohort)), patient=names, study=names, view="PA")
     return Dataset(table, Rendered(cohort), name=f"phantom {cohort.hospital}")

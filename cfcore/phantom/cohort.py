@@ -81,7 +81,7 @@ class Phantom:
         noise = image_noise(rows, hospital=hospital, seed=seed)
         u = parent_noise(rows, hospital=hospital, seed=seed)
         pa = draw_parents(u, HOSPITALS[hospital])
-        return Cohort(self, _to(pa, device), _to(noise, device), hospital, seed)
+        return Cohort(self, _to(pa, device), _to(noise, device), hospital, seed, rows)
 
     def act(
         self,
@@ -184,6 +184,7 @@ class Cohort:
         noise: The exogenous noise of the images, each of shape (N,).
         hospital: The hospital.
         seed: The seed.
+        rows: The row of each patient in the draw of that seed, int64, shape (N,).
     """
 
     phantom: Phantom
@@ -191,6 +192,7 @@ class Cohort:
     noise: dict[str, Tensor] = field(repr=False)
     hospital: str
     seed: int
+    rows: Tensor = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.pa["sex"])
@@ -208,7 +210,12 @@ class Cohort:
     def take(self, index: Index) -> "Cohort":
         """The patients of some rows, in their order."""
         return Cohort(
-            self.phantom, _take(self.pa, index), _take(self.noise, index), self.hospital, self.seed
+            self.phantom,
+            _take(self.pa, index),
+            _take(self.noise, index),
+            self.hospital,
+            self.seed,
+            self.rows[index.cpu() if isinstance(index, Tensor) else index],
         )
 
 

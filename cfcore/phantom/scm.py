@@ -63,7 +63,8 @@ class Coefficients:
     r"""The coefficients of the structural equations.
 
     With :math:`s` the sex (1 = female), :math:`a = (\mathrm{age} - 55) / 35`, :math:`r` the
-    race, :math:`\ell` the lung size, :math:`y` the effusion and :math:`u` independent noise:
+    race, :math:`\ell` the lung size, :math:`y` the effusion, :math:`u` independent noise and
+    :math:`v` that of the side:
 
     .. math::
         \mathrm{logit}\, P(y = 1) &= b_h + \texttt{effusion\_age} \cdot (\mathrm{age} - 60) / 20 \\
@@ -79,6 +80,9 @@ class Coefficients:
             + \texttt{shoulder\_noise} \cdot u \\
         \mathrm{scar} &= \texttt{scar} \cdot [u + \texttt{scar\_age} \cdot a]_+ \\
         \mathrm{fluid} &= y \cdot (\texttt{fluid\_least} + \texttt{fluid\_span} \cdot u^2) \\
+        \mathrm{right} &= \mathrm{fluid} \cdot 1[v < 0.7] + \mathrm{scar}_{\mathrm{right}} \\
+        \mathrm{left} &= \mathrm{fluid} \cdot (1 - 0.4 \cdot 1[v < 0.7]) \cdot 1[v > 0.4]
+            + \mathrm{scar}_{\mathrm{left}} \\
         \gamma &= \gamma_h \cdot (1 + \texttt{gamma\_noise} \cdot u)
             (1 + \texttt{gamma\_race}_r) \\
         g &= g_h \cdot (1 + \texttt{gain\_noise} \cdot u)
