@@ -8,16 +8,14 @@ what it has learnt, and an oracle would have nothing to encode.
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from stopwatch import medians
 from torch import Tensor, nn
 
 from cfcore.datasets import Dataset
@@ -100,17 +98,6 @@ def naive(generator: Autoencoder, readers: dict[str, Reader], data: Dataset, gri
                     reader.network((x - 0.5) * 4)
 
 
-def medians(rounds: int, work: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Median seconds of several pieces of work, done in turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds):
-        for name, function in work.items():
-            start = time.perf_counter()
-            function()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
 def bench(count: int, rounds: int) -> dict[str, float]:
     generator = Autoencoder().to(memory_format=torch.channels_last).eval()
     plain = Autoencoder().eval()
@@ -121,22 +108,22 @@ def bench(count: int, rounds: int) -> dict[str, float]:
         "ten": lambda: marginalise(generator, ten, data, grid),
         "one": lambda: marginalise(generator, predictors(1), data, grid),
         "naive": lambda: naive(plain, nchw, data, grid),
-        "half N": lambda: marginalise(generator, one, data.take(slice(count // 2)), grid),
-        "half K": lambda: marginalise(
+        "half_patients": lambda: marginalise(generator, one, data.take(slice(count // 2)), grid),
+        "half_worlds": lambda: marginalise(
             generator, one, data, Grid.product({"sex": [0, 1], "age": [20, 40, 60, 80]})
         ),
     }
     for batch in (16, 32, 64, 128):
-        work[f"floor {batch}"] = lambda batch=batch: floor(generator, ten, count, len(grid), batch)
+        work[f"floor_{batch}"] = lambda batch=batch: floor(generator, ten, count, len(grid), batch)
     work["ten"]()
-    s = medians(rounds, work)
+    s = medians(rounds, **work)
     best = min(value for name, value in s.items() if name.startswith("floor"))
     return {
         "floor / marginalise, ten predictors": best / s["ten"],
         "encoding for each intervention / marginalise": s["naive"] / s["one"],
         "ten predictors at once / ten runs": s["ten"] / (10 * s["one"]),
-        "exponent of N": float(np.log2(s["one"] / s["half N"])),
-        "exponent of K": float(np.log(s["one"] / s["half K"]) / np.log(18 / 10)),
+        "exponent of N": float(np.log2(s["one"] / s["half_patients"])),
+        "exponent of K": float(np.log(s["one"] / s["half_worlds"]) / np.log(18 / 10)),
         "images/s, ten predictors": count * 18 / s["ten"],
     }
 

@@ -9,14 +9,13 @@ one thread, since scikit-learn's loss uses one.
 import argparse
 import json
 import resource
-import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from sklearn.metrics import log_loss
+from stopwatch import medians
 
 from cfcore import bootstrap, evaluate
 from cfcore.metrics.ranking import group_kendall, kendall, tie_groups
@@ -27,17 +26,6 @@ K = 16
 def peak() -> int:
     """The most memory this process has held so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def medians(rounds: int, **work: Callable[[], object]) -> dict[str, float]:
-    """Median seconds of several pieces of work, done in turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds):
-        for name, function in work.items():
-            start = time.perf_counter()
-            function()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def scores(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

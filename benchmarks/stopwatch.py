@@ -1,0 +1,16 @@
+"""Timing pieces of work against each other."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+
+def medians(rounds: int, **work: Callable[[], object]) -> dict[str, float]:
+    """Median seconds of several pieces of work, done in turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(rounds):
+        for name, function in work.items():
+            start = time.perf_counter()
+            function()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
