@@ -152,6 +152,15 @@ def write_csv(path: Path, header: Sequence[str], rows: Sequence[Mapping[str, obj
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
 
 
+def replace(path: Path, old: str, new: str) -> None:
+    """Replace the first occurrence of a text in a table, gzipped or not."""
+    packed = path.suffix == ".gz"
+    text = gzip.decompress(path.read_bytes()).decode() if packed else path.read_text()
+    assert old in text
+    text = text.replace(old, new, 1)
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+
+
 def write_chexpert(folder: Path, rows: Sequence[tuple] = CHEXPERT_ROWS) -> Path:
     """CheXpert-v1.0-small with its demographic table beside it; returns its folder."""
     root = folder / "CheXpert-v1.0-small"
@@ -214,6 +223,9 @@ def write_mimic_iv(mimic_iv: Path, layout: str) -> None:
     write_csv(mimic_iv / layout / "patients.csv.gz", columns, patients)
     header = ADMISSIONS.format(race=race).split(",")
     write_csv(mimic_iv / layout / "admissions.csv.gz", header, admissions)
+    # Both versions have hosp; that of version 1 holds no patients.
+    labs = ["labevent_id", "subject_id", "itemid", "value"]
+    write_csv(mimic_iv / "hosp/labevents.csv.gz", labs, [])
 
 
 def write_nih(folder: Path, *, archives: bool = False, rows: Sequence[tuple] = NIH_ROWS) -> Path:
@@ -260,3 +272,22 @@ def write_chexmask(path: Path, column: str, names: Sequence[str]) -> Path:
     ]
     write_csv(path, list(rows[0]), rows)
     return path
+
+
+def write_table(folder: Path, **columns: list) -> Path:
+    """Four images of three patients, with columns added or replaced."""
+    names = [f"{number}.png" for number in range(4)]
+    for name in names:
+        write_image(folder / name)
+    table = {
+        "image": names,
+        "patient": ["a", "a", "b", "c"],
+        "sex": ["M", "male", "F", ""],
+        "age": ["40", "41.5", "0", ""],
+        "race": ["white", "0", "Black", "other"],
+        "lung_size": ["0.2", "", "0.25", "0.3"],
+        "effusion": ["1", "0", "-1", ""],
+        "view": ["AP", "PA", "", "AP"],
+    } | columns
+    pd.DataFrame(table).to_csv(folder / "mine.csv", index=False)
+    return folder / "mine.csv"

@@ -11,7 +11,7 @@ from miniature import pixels, write_broken_jpeg, write_image
 from PIL import Image
 
 from cfcore.datasets import COLUMNS, BadValue, BrokenImage, Dataset, MissingColumn, schema
-from cfcore.datasets.images import Files, decode
+from cfcore.datasets.images import Files, Stored, decode, failures
 
 # Two workers on a machine with one core are slow, and not wrong.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -282,3 +282,85 @@ def test_a_cache_that_failed_leaves_nothing(table: pd.DataFrame, tmp_path: Path)
 def test_a_function_without_fingerprint_is_not_cached(table: pd.DataFrame, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="fingerprint"):
         Dataset(table, lambda rows: torch.zeros(len(rows), 1, 4, 4)).cached(tmp_path)
+
+
+@pytest.mark.parametrize(("change", "stat"), [("time", "st_mtime_ns"), ("length", "st_size")])
+def test_a_cache_is_stale_if_either_time_or_length_changed(
+    change: str, stat: str, files: Files
+) -> None:
+    path, rows = Path(files.paths[0]), np.arange(5)
+    before, status = files.fingerprint(rows), path.stat()
+    if change == "length":
+        path.write_bytes(path.read_bytes() + b" ")
+    later = status.st_mtime_ns + (10**9 if change == "time" else 0)
+    os.utime(path, ns=(status.st_atime_ns, later))
+    unequal = {
+        name
+        for name in ("st_mtime_ns", "st_size")
+        if getattr(path.stat(), name) != getattr(status, name)
+    }
+
+    assert unequal == {stat}
+    assert files.fingerprint(rows) != before
+
+
+def test_a_cache_may_be_read_by_whom_the_umask_allows(
+    table: pd.DataFrame, images: torch.Tensor, tmp_path: Path
+) -> None:
+    Dataset(table, images).cached(tmp_path / "cache")
+    (path,) = (tmp_path / "cache").iterdir()
+    (tmp_path / "plain").touch()
+
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_pixels_of_no_known_range_are_refused(dtype: type, tmp_path: Path) -> None:
+    Image.fromarray((pixels("x.tif") / 255).astype(dtype)).save(tmp_path / "x.tif")
+
+    with pytest.raises(BrokenImage, match=r"x\.tif cannot be decoded \(pixels of mode '[FI]'"):
+        Files([str(tmp_path / "x.tif")], 8, place)(np.arange(1))
+
+
+def test_16_bits_of_a_tiff_keep_their_range(tmp_path: Path) -> None:
+    Image.fromarray(pixels("x.tif").astype(np.uint16) * 257).save(tmp_path / "x.tif")
+
+    assert np.array_equal(decode(tmp_path / "x.tif"), pixels("x.tif"))
+
+
+def test_an_image_of_far_too_many_pixels_is_broken(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+
+    assert list(failures(files)) == [0, 1, 2, 3, 4]
+    with pytest.raises(BrokenImage, match=r"0\.png cannot be decoded.*decompression bomb"):
+        files(np.arange(1))
+
+
+def test_images_of_16_bits_in_an_array_are_refused(table: pd.DataFrame) -> None:
+    with pytest.raises(ValueError, match=r"images are torch\.uint16; give uint8"):
+        Dataset(table, np.zeros((5, 4, 4), np.uint16))
+
+
+def test_nothing_selected_is_nothing_shown(
+    table: pd.DataFrame, files: Files, images: torch.Tensor, tmp_path: Path
+) -> None:
+    for source in (files, Stored(images, 8)):
+        data = Dataset(table, source)
+        none = data.select(data.table[:0])
+
+        assert data[[]].shape == none[:].shape == (0, 1, 8, 8)
+        assert list(none.batches()) == []
+        with pytest.raises(ValueError, match=r"0 images of 0 patients.* has no image to cache"):
+            none.cached(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("row", [-1, 5, 0.5])
+def test_a_cohort_with_a_row_that_is_not_there_is_refused(
+    row: float, table: pd.DataFrame, images: torch.Tensor
+) -> None:
+    data = Dataset(table, images)
+
+    with pytest.raises(ValueError, match=f"no part of .*: there is no row {row}"):
+        data.select(data.table.iloc[[4]].set_axis([row]))

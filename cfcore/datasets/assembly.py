@@ -10,11 +10,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from cfcore.checks import InputError
 from cfcore.datasets.dataset import Dataset
 from cfcore.datasets.errors import BadValue, BrokenImage, MissingColumn, MissingFile
 from cfcore.datasets.images import Files, failures
 from cfcore.datasets.ledger import EXAMPLES, Ledger
-from cfcore.datasets.sheet import Sheet, line_number
+from cfcore.datasets.sheet import Sheet, line_number, readable
+from cfcore.datasets.splits import check_published
 
 OnFailure = Literal["raise", "drop"]
 """What to do about a file that is missing or, with ``verify``, broken."""
@@ -59,9 +61,10 @@ def assemble(
 
     Raises:
         ValueError: If no image is left; the message is the report.
+        Leakage: If a patient is in two of the publisher's splits.
     """
-    if unreadable not in ("raise", "drop"):
-        raise ValueError(f"unreadable={unreadable!r} is neither 'raise' nor 'drop'")
+    check_policy(unreadable)
+    check_published(table)
 
     def source(rows: np.ndarray) -> Files:
         files, records, images = (
@@ -72,11 +75,22 @@ def assemble(
     rows = _existing(source(np.arange(len(table))), ledger, unreadable)
     if verify:
         rows = rows[_decodable(source(rows), ledger, unreadable, workers)]
-    ledger.kept = len(rows)
-    if not len(rows):
-        raise ValueError(f"no image is left.\n{ledger}")
+    close(ledger, len(rows))
     kept = table.drop(columns=["file", "record"]).iloc[rows]
     return Dataset(kept, source(rows), name=ledger.name, report=ledger)
+
+
+def check_policy(unreadable: OnFailure) -> None:
+    """Raise unless it is known what to do about a file that cannot be read."""
+    if unreadable not in ("raise", "drop"):
+        raise InputError(f"unreadable={unreadable!r} is neither 'raise' nor 'drop'")
+
+
+def close(ledger: Ledger, kept: int) -> None:
+    """Note how many images were kept; none is an error, of which the report is the message."""
+    ledger.kept = kept
+    if not kept:
+        raise InputError(f"no image is left.\n{ledger}")
 
 
 def read_archive(path: Path, sheet: Sheet, column: str) -> Tensor:
@@ -93,17 +107,31 @@ def read_archive(path: Path, sheet: Sheet, column: str) -> Tensor:
     """
     if not path.is_file():
         raise MissingFile(f"{path} is missing")
-    with np.load(path, allow_pickle=False) as archive:
-        if "images" not in archive:
-            raise MissingColumn(f"{path} has no array 'images' but {', '.join(archive.files)}")
-        images = archive["images"]
-        names = archive["image"].astype(str) if "image" in archive else None
+    images, names = _arrays(path)
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise BadValue(
+            f"{path} has images of {images.dtype}; give uint8, or floating point from 0 to 1"
+        )
+    if images.ndim not in (3, 4):
+        raise BadValue(f"{path} has images of shape {images.shape}, expected (N, H, W)")
     if len(images) != len(sheet.frame):
         raise BadValue(f"{path} has {len(images)} images, {sheet.path} {len(sheet.frame)} records")
     if names is not None and (names != sheet.frame[column].to_numpy(str)).any():
         row = int((names != sheet.frame[column].to_numpy(str)).argmax())
         raise BadValue(f"{path} row {row} is {str(names[row])!r}, but {sheet.where(row, column)}")
     return torch.as_tensor(images)
+
+
+def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    with readable(path), path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise BadValue(f"{path} cannot be read: it is one array and no archive of arrays")
+        with archive:
+            if "images" not in archive:
+                raise MissingColumn(f"{path} has no array 'images' but {', '.join(archive.files)}")
+            names = archive["image"].astype(str) if "image" in archive else None
+            return archive["images"], names
 
 
 def _existing(files: Files, ledger: Ledger, policy: OnFailure) -> np.ndarray:

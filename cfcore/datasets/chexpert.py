@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from cfcore.checks import InputError
 from cfcore.datasets.assembly import OnFailure, assemble, located
 from cfcore.datasets.cells import Policy, ages, labels, races, sexes, views
 from cfcore.datasets.chexmask import lung_sizes
@@ -69,6 +70,8 @@ def load_chexpert(
     Returns:
         The data set; ``print(dataset.report)`` tells what was dropped or set missing.
     """
+    if isinstance(splits, str) or not splits or len(set(splits)) < len(splits):
+        raise InputError(f"splits={splits!r} should name one or more files, each once")
     root, ledger = Path(root), Ledger("CheXpert")
     sheets = [_read(find_file(root, f"{split}.csv"), ledger) for split in splits]
     tables = [_table(sheet, ledger, uncertain=uncertain, blank=blank) for sheet in sheets]

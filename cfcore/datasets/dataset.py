@@ -1,7 +1,6 @@
 """One schema for every data set: a table with one row for each image, and images on demand."""
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from cfcore.checks import InputError
 from cfcore.datasets.errors import BadValue, MissingColumn
 from cfcore.datasets.images import Memmap, Source, Stored
 from cfcore.datasets.ledger import Ledger
@@ -131,6 +131,10 @@ class Dataset:
         ``table`` is what the functions of :mod:`cfcore.cohorts` make of this table: some of
         its rows under their row numbers, perhaps with labels masked.
         """
+        strange = ~table.index.isin(self.table.index)
+        if strange.any():
+            row = table.index[strange.argmax()]
+            raise InputError(f"the table is no part of {self!r}: there is no row {row}")
         rows = table.index.to_numpy(dtype=np.int64)
         if not np.array_equal(self.table.image.iloc[rows].to_numpy(), table.image.to_numpy()):
             raise ValueError(f"the table is no part of {self!r}: its images are others")
@@ -192,6 +196,8 @@ class Dataset:
                 f"{self.name} draws its images with {self._source!r}, which has no method "
                 "fingerprint(rows) to tell when a cache is stale"
             )
+        if not len(self):
+            raise InputError(f"{self!r} has no image to cache")
         path = Path(folder) / f"images-{self._source.fingerprint(self._rows)[:32]}.npy"
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -201,8 +207,7 @@ class Dataset:
         return data
 
     def _write(self, path: Path, size: int, workers: int) -> None:
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        os.close(handle)
+        name = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             shape = (len(self), *self[0].shape[-2:])
             array = np.lib.format.open_memmap(name, mode="w+", dtype=np.uint8, shape=shape)
@@ -210,9 +215,9 @@ class Dataset:
             for rows, x, _ in self.batches(size, columns=(), workers=workers, progress=title):
                 array[rows] = (x[:, 0] * 255).round().clamp(0, 255).byte().numpy()
             array.flush()
-            Path(name).replace(path)
+            name.replace(path)
         finally:
-            Path(name).unlink(missing_ok=True)
+            name.unlink(missing_ok=True)
 
     def _with(self, table: pd.DataFrame, rows: np.ndarray) -> "Dataset":
         data = copy(self)

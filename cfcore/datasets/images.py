@@ -12,6 +12,7 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from cfcore.checks import InputError
 from cfcore.datasets.errors import BrokenImage, MissingFile
 
 Source = Callable[[np.ndarray], Tensor]
@@ -33,13 +34,24 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
 
     Returns:
         The image, uint8, shape (H, W).
+
+    Raises:
+        ValueError: If the pixels are fractions or have 32 bits, whose range is anyone's guess, or
+            if there are far too many of them.
     """
     from PIL import Image
 
-    with Image.open(path) as image:
+    try:
+        opened = Image.open(path)
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
+    with opened as image:
+        # Some editions of Pillow call a PNG of 16 bits I.
+        deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
+        if image.mode[0] in "FI" and not deep:
+            raise ValueError(f"pixels of mode {image.mode!r}, expected 8 or 16 bits")
         if size is not None:
             image.draft("L", (2 * size, 2 * size))
-        deep = image.mode.startswith("I")
         grey = image.convert("F" if deep else "L")
         if size is not None:
             grey = grey.resize((size, size), Image.Resampling.BOX)
@@ -62,6 +74,8 @@ class Files:
     place: Callable[[int], str]
 
     def __call__(self, rows: np.ndarray) -> Tensor:
+        if not len(rows):
+            return torch.zeros(0, 1, self.size or 0, self.size or 0)
         images = [self.pixels(row) for row in rows]
         for row, image in zip(rows, images, strict=True):
             if image.shape != images[0].shape:
@@ -108,17 +122,20 @@ class Stored:
     def __post_init__(self) -> None:
         if self.images.dtype == torch.uint8 or not self.images.numel():
             return
-        low, high = self.images.min().item(), self.images.max().item()
-        if not (self.images.is_floating_point() and 0 <= low <= high <= 1):
-            raise ValueError(
-                f"images are {self.images.dtype} from {low:g} to {high:g}; give uint8, or "
-                "floating point from 0 to 1"
-            )
+        found = str(self.images.dtype)
+        if self.images.is_floating_point():
+            low, high = self.images.min().item(), self.images.max().item()
+            if 0 <= low <= high <= 1:
+                return
+            found += f" from {low:g} to {high:g}"
+        raise InputError(f"images are {found}; give uint8, or floating point from 0 to 1")
 
     def __call__(self, rows: np.ndarray) -> Tensor:
         x = as_images(self._rows(rows))
         if self.size is None or x.shape[-2:] == (self.size, self.size):
             return x
+        if not len(x):
+            return x.new_zeros(0, 1, self.size, self.size)
         return interpolate(x, size=(self.size, self.size), mode="area")
 
     def fingerprint(self, rows: np.ndarray) -> str:

@@ -13,7 +13,6 @@ from cfcore.datasets.assembly import OnFailure, assemble, located
 from cfcore.datasets.cells import Policy, ages, labels, races, sexes, views
 from cfcore.datasets.chexmask import lung_sizes
 from cfcore.datasets.dataset import Dataset
-from cfcore.datasets.errors import MissingFile
 from cfcore.datasets.ledger import Ledger
 from cfcore.datasets.sheet import Sheet, find_file, read_sheet
 
@@ -38,7 +37,7 @@ def load_mimic(
 
     ``root`` holds ``files/p10/...`` and the tables ``mimic-cxr-2.0.0-metadata.csv.gz``,
     ``-chexpert.csv.gz`` and ``-split.csv.gz``; ``mimic_iv`` holds ``hosp/`` (version 2 and
-    later) or ``core/`` (version 1). Tables may be unpacked. The age at the study is
+    later) or also ``core/`` (version 1). Tables may be unpacked. The age at the study is
 
     .. math:: \text{anchor age} + \text{year of the study} - \text{anchor year},
 
@@ -99,6 +98,8 @@ def _published(root: Path, part: str) -> Path:
 def _frontal(root: Path, ledger: Ledger) -> Sheet:
     columns = ("dicom_id", *STUDY, "ViewPosition", "StudyDate")
     sheet = read_sheet(_published(root, "metadata"), columns)
+    for column in ("dicom_id", *STUDY):
+        sheet.filled(column, "an identifier")
     sheet.unique(["dicom_id"])
     ledger.read = len(sheet.frame)
     frontal = sheet.frame["ViewPosition"].isin(("AP", "PA"))
@@ -136,10 +137,9 @@ def _splits(root: Path, sheet: Sheet, ledger: Ledger) -> pd.Series:
 
 
 def _module(mimic_iv: Path, name: str) -> Path:
-    for folder in (mimic_iv / "hosp", mimic_iv / "core"):
-        if folder.is_dir():
-            return find_file(folder, f"{name}.csv.gz", f"{name}.csv")
-    raise MissingFile(f"{mimic_iv} holds neither 'hosp' (MIMIC-IV 2 and later) nor 'core' (1)")
+    """A table in ``hosp`` (version 2 and later) or in ``core``: version 1 has both folders."""
+    folders, endings = ("hosp", "core"), ("csv.gz", "csv")
+    return find_file(mimic_iv, *(f"{part}/{name}.{end}" for part in folders for end in endings))
 
 
 def _sex_and_age(mimic_iv: Path, sheet: Sheet, ledger: Ledger) -> tuple[pd.Series, pd.Series]:

@@ -15,10 +15,11 @@ from cfcore.datasets.assembly import OnFailure, assemble, located, read_archive
 from cfcore.datasets.cells import ages, sexes, views
 from cfcore.datasets.chexmask import lung_sizes
 from cfcore.datasets.dataset import Dataset
-from cfcore.datasets.errors import MissingFile
+from cfcore.datasets.errors import Leakage, MissingFile
 from cfcore.datasets.images import Stored
 from cfcore.datasets.ledger import Ledger
-from cfcore.datasets.sheet import Sheet, find_file, read_sheet
+from cfcore.datasets.sheet import Sheet, find_file, read_sheet, readable
+from cfcore.datasets.splits import check_published
 
 FINDINGS = frozenset(
     (
@@ -81,7 +82,8 @@ def load_nih(
     All views are frontal. The labels are mined from text and are never uncertain: a finding
     that is not listed is absent. There is no race. Set missing and counted: an age of 0 or
     above 120 (the first edition has some of 400 years), a sex that is not stated, all races,
-    lung sizes without a trusted mask. A finding that is none of the published ones raises.
+    lung sizes without a trusted mask, the split of images in neither list. A finding that is
+    none of the published ones raises.
 
     Args:
         root: The folder.
@@ -108,6 +110,8 @@ def load_nih(
     splits = _listed_splits(root)
     if splits:
         table["split"] = table.image.map(splits)
+        unlisted, image = table.split.isna(), PUBLISHED["image"]
+        ledger.mark("set missing", "split: in no list", sheet, unlisted, image)
     table["image"] = _paths(root, table.image)
     return assemble(table, ledger, size=size, unreadable=unreadable, verify=verify, workers=workers)
 
@@ -117,9 +121,10 @@ def _load_cache(
 ) -> Dataset:
     sheet = read_sheet(root / "metadata.csv", (*CACHE.values(), "sex"), optional=("split",))
     table = _table(sheet, {**CACHE, "sex": "sex"}, ledger, masks, dice)
-    table = table.drop(columns=["file", "record"]).assign(image=np.arange(len(table)))
     if sheet.frame.split.notna().any():
         table["split"] = sheet.frame.split
+    check_published(table)
+    table = table.drop(columns=["file", "record"]).assign(image=np.arange(len(table)))
     ledger.kept = len(table)
     archives = sorted(root.glob("images_*.npz"))
     if len(archives) != 1:
@@ -131,13 +136,14 @@ def _load_cache(
 def _table(
     sheet: Sheet, names: Mapping[str, str], ledger: Ledger, masks: str | Path | None, dice: float
 ) -> pd.DataFrame:
+    sheet.filled(names["image"], "a file name")
     sheet.unique([names["image"]])
     ledger.read = len(sheet.frame)
     # The first edition writes an age of 58 years as 058Y.
     years = sheet.frame[names["age"]].str.replace(r"^(\d+)Y$", r"\1", regex=True)
     sheet = Sheet(sheet.path, sheet.frame.assign(**{names["age"]: years}))
     image = sheet.frame[names["image"]]
-    patient = sheet.numbers(names["patient"]).map("{:08.0f}".format)
+    patient = _patients(sheet, names["patient"])
     ledger.add("set missing", "race", ["not published"], count=patient.nunique(), unit="patient")
     return located(
         sheet,
@@ -147,9 +153,16 @@ def _table(
         lung_size=lung_sizes(masks, image, ledger, column="Image Index", dice=dice),
         effusion=_effusion(sheet, names["findings"]),
         patient=patient,
-        study=patient + "/" + sheet.frame[names["followup"]],
+        study=patient + "/" + sheet.filled(names["followup"], "a number"),
         view=views(sheet, names["view"], ledger),
     )
+
+
+def _patients(sheet: Sheet, column: str) -> pd.Series:
+    """Patients as eight digits; ``1``, ``1.0`` and ``00000001`` are one and the same."""
+    text = sheet.filled(column, "a whole number")
+    sheet.refuse(~text.str.fullmatch(r"\d+(\.0*)?").astype(bool), column, "a whole number")
+    return text.map(lambda number: f"{int(number.split('.')[0]):08d}")
 
 
 def _effusion(sheet: Sheet, column: str) -> pd.Series:
@@ -170,5 +183,10 @@ def _listed_splits(root: Path) -> dict[str, str]:
     splits: dict[str, str] = {}
     for split, listing in (("train", "train_val_list.txt"), ("test", "test_list.txt")):
         if (root / listing).is_file():
-            splits |= dict.fromkeys((root / listing).read_text().split(), split)
+            with readable(root / listing):
+                names = (root / listing).read_text(encoding="utf-8").split()
+            twice = next((name for name in names if splits.get(name, split) != split), None)
+            if twice is not None:
+                raise Leakage(f"{twice} is in train_val_list.txt and in {root / listing}")
+            splits |= dict.fromkeys(names, split)
     return splits

@@ -1,15 +1,31 @@
 """Tables on disk whose every cell can be pointed at, as an editor would show it."""
 
+import csv
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
+from zipfile import BadZipFile
 
 import pandas as pd
 
+from cfcore.checks import InputError
 from cfcore.datasets.errors import BadValue, MissingColumn, MissingFile
+
+UNREADABLE = (
+    OSError,  # BadGzipFile
+    EOFError,
+    ValueError,  # UnicodeDecodeError, and the errors of the parser of pandas
+    KeyError,
+    SyntaxError,  # the XML of a workbook
+    BadZipFile,
+    zlib.error,
+    csv.Error,
+)
+"""What the readers of tables and archives raise at files that are not what they should be."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,12 @@ class Sheet:
                 f"Correct {self.path} or remove the row."
             )
 
+    def filled(self, column: str, expected: str) -> pd.Series:
+        """A column of names without the blanks around them; one that is all blank raises."""
+        text = self.frame[column].str.strip()
+        self.refuse(text.isna() | (text == ""), column, expected)
+        return text
+
     def unique(self, columns: Sequence[str]) -> None:
         """Raise :class:`BadValue` if two records share their values in ``columns``."""
         twice = self.frame.duplicated(list(columns))
@@ -81,9 +103,12 @@ def read_sheet(path: Path, columns: Sequence[str], *, optional: Sequence[str] = 
     Raises:
         MissingFile: If there is no such file.
         MissingColumn: If one of ``columns`` is not in the header; the message quotes the header.
+        BadValue: If the file cannot be read, or a record has more fields than the header.
     """
     header = list(_read(path, rows=0).columns)
     require(path, header, columns)
+    if path.suffix != ".xlsx":
+        _check_width(path)
     present = [*columns, *(name for name in optional if name in header)]
     frame = _read(path, usecols=present)
     return Sheet(path, frame.reindex(columns=[*columns, *optional]).astype("str"))
@@ -92,9 +117,8 @@ def read_sheet(path: Path, columns: Sequence[str], *, optional: Sequence[str] = 
 def read_chunks(path: Path, columns: Sequence[str], *, records: int) -> Iterator[Sheet]:
     """Read some columns of a large CSV as text, ``records`` records at a time."""
     require(path, list(_read(path, rows=0).columns), columns)
-    with pd.read_csv(
-        path, dtype=str, usecols=list(columns), index_col=False, chunksize=records
-    ) as chunks:
+    options = {"dtype": str, "usecols": list(columns), "index_col": False}
+    with readable(path), pd.read_csv(path, chunksize=records, **options) as chunks:
         for frame in chunks:
             yield Sheet(path, frame[list(columns)])
 
@@ -117,6 +141,20 @@ def find_file(folder: Path, *names: str) -> Path:
     raise MissingFile(
         f"{folder} holds none of {', '.join(map(repr, names))}; is it the folder as published?"
     )
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Whatever a reader raises about a broken file becomes a :class:`BadValue` that names it."""
+    try:
+        yield
+    except (InputError, MissingFile):
+        raise
+    except UNREADABLE as error:
+        problem = " ".join(str(error).split()) or type(error).__name__
+        if "pickle" in problem:
+            problem = "it holds something else than plain arrays"
+        raise BadValue(f"{path} cannot be read: {problem}") from error
 
 
 def line_number(path: Path, row: int) -> int:
@@ -144,6 +182,16 @@ def line_number(path: Path, row: int) -> int:
 
 
 @contextmanager
+def _any_length() -> Iterator[None]:
+    """The module csv refuses long cells, such as masks; pandas does not, and nor do we."""
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
+@contextmanager
 def _text(path: Path) -> Iterator[IO[str]]:
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8", errors="replace") as lines:
@@ -155,6 +203,22 @@ def _read(
 ) -> pd.DataFrame:
     if not path.is_file():
         raise MissingFile(f"{path} is missing; is it the folder as published?")
-    if path.suffix == ".xlsx":
-        return pd.read_excel(path, dtype=str, usecols=usecols, nrows=rows)
-    return pd.read_csv(path, dtype=str, usecols=usecols, nrows=rows, index_col=False)
+    with readable(path):
+        if path.suffix == ".xlsx":
+            return pd.read_excel(path, dtype=str, usecols=usecols, nrows=rows)
+        return pd.read_csv(path, dtype=str, usecols=usecols, nrows=rows, index_col=False)
+
+
+def _check_width(path: Path) -> None:
+    """Refuse a record with more fields than the header; empty ones at its end are no matter."""
+    with readable(path), _any_length(), _text(path) as lines:
+        reader = csv.reader(lines)
+        width, end = 0, 0
+        for fields in reader:
+            start, end = end + 1, reader.line_num
+            width = width or len(fields)
+            if len(fields) > width and any(fields[width:]):
+                raise BadValue(
+                    f"{path} line {start} has {len(fields)} fields, the header {width}: the first "
+                    f"too many is {next(filter(None, fields[width:]))!r}. Quote cells with commas."
+                )

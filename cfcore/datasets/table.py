@@ -6,12 +6,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from cfcore.datasets.assembly import OnFailure, assemble, located, read_archive
+from cfcore.datasets.assembly import (
+    OnFailure,
+    assemble,
+    check_policy,
+    close,
+    located,
+    read_archive,
+)
 from cfcore.datasets.cells import Policy, ages, labels
 from cfcore.datasets.dataset import COLUMNS, RACES, Dataset
 from cfcore.datasets.images import Stored
 from cfcore.datasets.ledger import Ledger
 from cfcore.datasets.sheet import Sheet, read_sheet
+from cfcore.datasets.splits import check_published
 
 SEXES = {"0": 0, "m": 0, "male": 0, "1": 1, "f": 1, "female": 1}
 RACE_CODES = {name: code for code, name in enumerate(RACES)} | {"0": 0, "1": 1, "2": 2}
@@ -68,14 +76,16 @@ def load_table(
     Returns:
         The data set; ``print(dataset.report)`` tells what was dropped or set missing.
     """
+    check_policy(unreadable)
     path, ledger = Path(path), Ledger(Path(path).stem)
     sheet = _read(path, columns or {})
     ledger.read = len(sheet.frame)
     table = _table(sheet, ledger, uncertain=uncertain, blank=blank)
     if images is not None and Path(images).suffix == ".npz":
+        check_published(table)
+        close(ledger, len(table))
         stored = Stored(read_archive(Path(images), sheet, "image"), size)
         data = Dataset(_numbered(sheet, table), stored, name=ledger.name, report=ledger)
-        ledger.kept = len(table)
         return data.take(table.record.to_numpy())
 
     folder = path.parent if images is None else Path(images)
@@ -94,12 +104,14 @@ def _read(path: Path, columns: Mapping[str, str]) -> Sheet:
     optional = set(source.values()) - required
     sheet = read_sheet(path, sorted(required), optional=sorted(optional))
     frame = pd.DataFrame({name: sheet.frame[column] for name, column in source.items()})
+    for name in ("patient", "study", "split"):
+        frame[name] = frame[name].str.strip().replace("", np.nan)
     return Sheet(path, frame, source)
 
 
 def _table(sheet: Sheet, ledger: Ledger, *, uncertain: Policy, blank: Policy) -> pd.DataFrame:
-    sheet.refuse(sheet.frame.image.isna(), "image", "a file name")
-    sheet.refuse(sheet.frame.patient.isna(), "patient", "an identifier")
+    sheet.filled("image", "a file name")
+    sheet.filled("patient", "an identifier")
     sheet.unique(["image"])
     effusion = labels(sheet, "effusion", ledger, uncertain=uncertain, blank=blank)
     sheet = sheet.filtered(sheet.frame.index.isin(effusion.index))
