@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from cfcore.checks import InputError
 from cfcore.cohorts import AGE_GROUPS, Seed, age_group, labelled, one_per
 
 
@@ -51,23 +52,27 @@ def balanced(
         The chosen rows, in the order of the table.
 
     Raises:
-        ValueError: If a group is empty, or no common prevalence within ``tolerance`` exists.
+        ValueError: If a group is empty, no common prevalence within ``tolerance`` exists, or two
+            rows share their index, which then does not tell them apart.
     """
+    if not table.index.is_unique:
+        twice = table.index[table.index.duplicated()][0]
+        raise InputError(f"two rows of the table have the index {twice}: reset the index")
     rng = np.random.default_rng(seed)
     rows = labelled(table)
     rows = rows if per is None else one_per(rows, per, seed=rng)
     group = age_group(rows.age)
     cells = {
-        (s, g, y): rows.index[(rows.sex == s) & (group == g) & (rows.effusion == y)].to_numpy()
+        (s, g, y): np.flatnonzero((rows.sex == s) & (group == g) & (rows.effusion == y))
         for s in range(2)
         for g in range(3)
         for y in range(2)
     }
-    counts = np.array([len(index) for index in cells.values()]).reshape(2, 3, 2)
+    counts = np.array([len(places) for places in cells.values()]).reshape(2, 3, 2)
     parts = largest_balance(counts, prevalence=prevalence, tolerance=tolerance)
     taken = parts.units[..., None] * np.array([parts.healthy, parts.diseased])  # (2, 3, 2)
-    chosen = [rng.permutation(index)[: taken[cell]] for cell, index in cells.items()]
-    return table.loc[np.sort(np.concatenate(chosen))]
+    chosen = [rng.permutation(places)[: taken[cell]] for cell, places in cells.items()]
+    return rows.iloc[np.sort(np.concatenate(chosen))]
 
 
 def largest_balance(

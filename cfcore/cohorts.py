@@ -15,8 +15,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from cfcore.checks import InputError
 from cfcore.datasets.dataset import PARENTS
-from cfcore.datasets.errors import Leakage
+from cfcore.datasets.splits import assert_disjoint as assert_disjoint
 
 Seed = int | np.random.Generator
 
@@ -42,6 +43,7 @@ def split(
 
     Raises:
         Leakage: If a patient is in two parts, which cannot happen, or is missing, which can.
+        InputError: If the fractions are none, or a part that should have patients gets none.
 
     Example:
         >>> table = pd.DataFrame({"patient": list("aabbccddee")})
@@ -50,32 +52,20 @@ def split(
         {'train': 4, 'test': 1}
     """
     shares = np.array(list(fractions.values()), dtype=float)
-    if (shares < 0).any() or abs(shares.sum() - 1) > 1e-9:
-        raise ValueError(f"fractions {dict(fractions)} should not be negative and sum to 1")
+    if not ((shares >= 0).all() and abs(shares.sum() - 1) <= 1e-9):
+        raise InputError(f"fractions {dict(fractions)} should not be negative and sum to 1")
     assert_disjoint({"table": table})
     patients = np.random.default_rng(seed).permutation(np.unique(table.patient))
     cuts = np.round(shares.cumsum() * len(patients)).astype(int)[:-1]
-    groups = zip(fractions, np.split(patients, cuts), strict=True)
-    parts = {name: table[table.patient.isin(group)] for name, group in groups}
+    groups = dict(zip(fractions, np.split(patients, cuts), strict=True))
+    for name, group in groups.items():
+        if fractions[name] > 0 and not len(group):
+            raise InputError(
+                f"part {name!r} gets none of {len(patients)} patients for its {fractions[name]:g}"
+            )
+    parts = {name: table[table.patient.isin(group)] for name, group in groups.items()}
     assert_disjoint(parts)
     return parts
-
-
-def assert_disjoint(parts: Mapping[str, pd.DataFrame]) -> None:
-    """Raise :class:`Leakage` if a patient is in two of the parts, or if one is not named.
-
-    Args:
-        parts: Tables, by name.
-    """
-    seen: dict[str, str] = {}
-    for name, part in parts.items():
-        if part.patient.isna().any():
-            row = part.index[part.patient.isna().to_numpy().argmax()]
-            raise Leakage(f"row {row} of {name!r} has no patient: it may be in any part")
-        for patient in part.patient.unique():
-            if patient in seen:
-                raise Leakage(f"patient {patient!r} is in {seen[patient]!r} and in {name!r}")
-            seen[patient] = name
 
 
 def age_group(age: pd.Series) -> pd.Series:
@@ -113,9 +103,13 @@ def composition(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_per(table: pd.DataFrame, column: str, *, seed: Seed) -> pd.DataFrame:
-    """One random image for each ``"patient"`` or ``"study"``, in the order of the table."""
+    """One random image for each ``"patient"`` or ``"study"``, in the order of the table.
+
+    A study belongs to a patient: equal names of studies of two patients are two studies.
+    """
     order = np.random.default_rng(seed).permutation(len(table))
-    return table.iloc[order].drop_duplicates(column).sort_index()
+    repeated = table.iloc[order].duplicated(list(dict.fromkeys(["patient", column])))
+    return table.iloc[np.sort(order[~repeated.to_numpy()])]
 
 
 def natural(
@@ -137,8 +131,8 @@ def natural(
     rows = labelled(table)
     rows = rows if per is None else one_per(rows, per, seed=rng)
     n = len(rows) if n is None else n
-    if n > len(rows):
-        raise ValueError(f"{n} images asked for, {len(rows)} have sex, age and label")
+    if not 0 <= n <= len(rows):
+        raise InputError(f"{n} images asked for, {len(rows)} have sex, age and label")
     return rows.iloc[np.sort(rng.permutation(len(rows))[:n])]
 
 

@@ -113,7 +113,8 @@ def test_the_balanced_set_is_exactly_balanced(
     if prevalence is not None:
         assert abs(float(exact.pop()) - prevalence) <= 0.005
     if per is not None:
-        assert cohort[per].is_unique
+        assert not cohort.duplicated(["patient", per]).any()
+        assert per == "study" or cohort.patient.is_unique
 
 
 def test_the_balanced_set_is_some_of_the_table_once(table: pd.DataFrame) -> None:
@@ -327,3 +328,73 @@ def test_no_cohort_changes_the_table(table: pd.DataFrame) -> None:
     match_size(table, 100, seed=0)
 
     pd.testing.assert_frame_equal(table, before)
+
+
+def test_studies_of_two_patients_are_two_studies() -> None:
+    table = pd.DataFrame({"patient": list("aabb"), "study": ["1", "1", "1", "2"]}, [7, 3, 5, 1])
+    cohort = one_per(table, "study", seed=0)
+
+    assert cohort[["patient", "study"]].to_numpy().tolist() == [["a", "1"], ["b", "1"], ["b", "2"]]
+    assert cohort.index.tolist()[1:] == [5, 1]
+
+
+def test_the_balanced_set_keeps_the_order_of_any_table(table: pd.DataFrame) -> None:
+    shuffled = table.sample(frac=1, random_state=0)
+    for per in (None, "patient"):
+        cohort = balanced(shuffled, seed=0, per=per)
+
+        assert cohort.index.equals(shuffled.index[shuffled.index.isin(cohort.index)])
+        pd.testing.assert_frame_equal(cohort, shuffled.loc[cohort.index])
+
+
+def test_a_table_whose_rows_cannot_be_told_apart_is_not_balanced(table: pd.DataFrame) -> None:
+    with pytest.raises(ValueError, match="two rows of the table have the index 0"):
+        balanced(pd.concat([table, table[:1]]), seed=0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_equal_balances_the_one_of_the_smallest_unit_is_used(seed: int) -> None:
+    counts = np.random.default_rng(seed).integers(2, 12, (2, 3, 2))
+    healthy, diseased = counts[..., 0], counts[..., 1]
+    sizes = {
+        (a, b): (a + b) * np.minimum(diseased // a, healthy // b).sum(axis=1).min()
+        for a in range(1, diseased.min() + 1)
+        for b in range(1, healthy.min() + 1)
+    }
+    largest = [sum(unit) for unit, size in sizes.items() if size == max(sizes.values())]
+    parts = largest_balance(counts)
+
+    assert parts.diseased + parts.healthy == min(largest)
+    assert largest_balance(np.full((2, 3, 2), 4))[:2] == (1, 1)
+
+
+def test_the_natural_set_is_drawn_and_not_cut_off(table: pd.DataFrame) -> None:
+    known = table.dropna(subset=["sex", "age", "effusion"])
+    cohort, other = (natural(table, n=1_000, seed=seed) for seed in (0, 1))
+
+    assert not cohort.equals(other)
+    assert cohort.index.is_monotonic_increasing
+    # The mean place of 1,000 drawn ones is the middle, with a deviation of 1 in 100.
+    assert cohort.index.to_numpy().mean() == pytest.approx(known.index.to_numpy().mean(), rel=0.1)
+    with pytest.raises(ValueError, match="-5 images asked for"):
+        natural(table, n=-5, seed=0)
+
+
+@pytest.mark.parametrize("fractions", [{"a": np.nan, "b": 1}, {"a": np.nan, "b": np.nan}, {}])
+def test_fractions_must_be_numbers(fractions: dict[str, float], table: pd.DataFrame) -> None:
+    with pytest.raises(ValueError, match="sum to 1"):
+        split(table, fractions, seed=0)
+
+
+def test_a_part_without_patients_is_refused_unless_asked_for() -> None:
+    table = pd.DataFrame({"patient": list("abc")})
+
+    assert len(split(table, {"train": 1, "test": 0}, seed=0)["test"]) == 0
+    with pytest.raises(ValueError, match=r"'test' gets none of 3 patients for its 0\.1"):
+        split(table, {"train": 0.9, "test": 0.1}, seed=0)
+    with pytest.raises(ValueError, match="'train' gets none of 0 patients"):
+        split(table[:0], {"train": 1}, seed=0)
+
+
+def test_ages_beyond_the_interventions_are_clipped() -> None:
+    assert normalised_age(pd.Series([0, 20, 55, 90, 120])).tolist() == [0, 0, 0.5, 1, 1]
