@@ -17,7 +17,7 @@ NOTEBOOKS := $(wildcard notebooks/*.md)
 EXECUTED := $(NOTEBOOKS:%.md=_build/executed/%.ipynb)
 BASELINE := $(NOTEBOOKS:.md=.ipynb)
 SOURCES := $(shell find cfcore data -type f -not -name '*.pyc')
-PAGES := $(shell find book -type f) _config.yml _toc.yml CHANGELOG.md
+PAGES := $(shell find book -type f) _config.yml _toc.yml
 
 .PHONY: help setup lint unit nbval book-check test book baseline bench serve clean
 
@@ -52,7 +52,7 @@ _build/executed/notebooks/%.ipynb: notebooks/%.md $(SOURCES) .venv/stamp
 	$(BIN)/cfcore run $< $@
 
 _build/html/index.html: $(EXECUTED) $(PAGES) .venv/stamp
-	cp -r _config.yml _toc.yml CHANGELOG.md book _build/executed/
+	cp -r _config.yml _toc.yml book _build/executed/
 	$(BIN)/jupyter-book build _build/executed --path-output . -W -n --keep-going
 	touch $@
 

@@ -176,7 +176,7 @@ class Images:
 class Cohort:
     """Patients: their parents and the noise of their images.
 
-    A patient takes 160 bytes, against 16 kB for a rendered image of 64 pixels.
+    A patient takes less than 200 bytes, against 16 kB for a rendered image of 64 pixels.
 
     Args:
         phantom: The phantom that drew them.
