@@ -33,6 +33,7 @@ from cfcore.metrics.risk import (
     worst_case_risk,
 )
 from cfcore.metrics.stability import (
+    attribute_variance,
     disagreement_rate,
     flip_rate,
     mean_absolute_difference,
@@ -49,6 +50,7 @@ from cfcore.metrics.summary import summarise
 from cfcore.metrics.transitions import correct_transitions
 
 __all__ = [
+    "attribute_variance",
     "auc",
     "average_ranks",
     "brier_score",

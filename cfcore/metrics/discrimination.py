@@ -18,10 +18,10 @@ def auc(score: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     Args:
         score: Scores, shape (N,).
         y: Labels 0 or 1, shape (N,).
-        weight: Weights, shape (N,); 1 by default.
+        weight: Weights, shape (N,), or (B, N) for B areas at once; 1 by default.
 
     Returns:
-        The area, shape (); NaN if a class is absent.
+        The area, shape () or (B,); NaN if a class is absent.
 
     Example:
         >>> auc(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1])).item()
@@ -31,10 +31,10 @@ def auc(score: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     sick, healthy = weight * (y == 1), weight * (y == 0)
     group, _ = tie_groups(score)
 
-    tied = torch.zeros_like(healthy).scatter_add(0, group, healthy)
-    below = tied.cumsum(dim=0) - tied
-    wins = (sick * (below + tied / 2)[group]).sum()
-    return wins / (sick.sum() * healthy.sum())
+    tied = torch.zeros_like(healthy).scatter_add(-1, group.expand_as(healthy), healthy)
+    below = tied.cumsum(dim=-1) - tied
+    wins = (sick * (below + tied / 2)[..., group]).sum(dim=-1)
+    return wins / (sick.sum(dim=-1) * healthy.sum(dim=-1))
 
 
 def stratified_auc(score: Tensor, y: Tensor, group: Tensor, groups: int) -> Tensor:

@@ -56,6 +56,57 @@ def stability_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
     return patient_variance(p, q, correction=correction).mean()
 
 
+def patient_attribute_variance(p: Tensor, q: Tensor, values: Tensor) -> Tensor:
+    r"""Variance of every patient's score due to one attribute alone.
+
+    .. math:: v_i^{(a)} = \mathrm{Var}_{\tilde{a} \sim q}
+        \Big[ \mathbb{E}_q\big[ p_i \mid \tilde{a} \big] \Big]
+
+    The other attributes are averaged out first, so this is the main effect of an analysis of
+    variance: on a grid with independent attributes the main effects and the interaction add up to
+    the variance of all.
+
+    Args:
+        p: Counterfactual probabilities, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        values: What each intervention sets the attribute to, shape (K,).
+
+    Returns:
+        The variances, shape (N,).
+
+    Example:
+        >>> p = torch.tensor([[0.1, 0.2, 0.5, 0.6]], dtype=torch.float64)
+        >>> q, sex = torch.full((4,), 0.25), torch.tensor([0.0, 0.0, 1.0, 1.0])
+        >>> patient_attribute_variance(p, q, sex)
+        tensor([0.0400], dtype=torch.float64)
+    """
+    same = (values[:, None] == values).double() * q.double()  # (K, K)
+    mean = p.double() @ (same / same.sum(dim=1, keepdim=True).clamp(min=1e-300)).T
+    return patient_variance(mean, q)
+
+
+def attribute_variance(p: Tensor, q: Tensor, values: Tensor) -> Tensor:
+    r"""The share of :math:`\mathcal{S}_{\mathrm{var}}` that is due to one attribute alone.
+
+    A predictor may have a right to respond to one attribute and not to another, and two errors may
+    cancel in the variance of all: so it is reported for each.
+
+    Args:
+        p: Counterfactual probabilities, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        values: What each intervention sets the attribute to, shape (K,).
+
+    Returns:
+        The mean over patients of :func:`patient_attribute_variance`, shape ().
+
+    Example:
+        >>> p, q = torch.tensor([[0.25, 0.75], [0.5, 0.5]]), torch.tensor([0.5, 0.5])
+        >>> attribute_variance(p, q, torch.tensor([0.0, 1.0])).item()
+        0.03125
+    """
+    return patient_attribute_variance(p, q, values).mean()
+
+
 def patient_flips(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Tensor:
     r"""Probability under q that an intervention changes a patient's decision.
 

@@ -1,0 +1,253 @@
+"""The paper's three settings: who is trained where, tested where, and on which patients."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import get_args
+
+from cfcore.bundle import load_bundle, offset, save_bundle
+from cfcore.checks import InputError
+from cfcore.generator import Effect, Generator
+from cfcore.interventions import paper_grid
+from cfcore.marginalise import MAX_IMAGES, marginalise
+from cfcore.predictions import Predictions
+from cfcore.recipes import CACHE, Preset, Recipe, obtain, parts, patients, training_table
+from cfcore.testsets import Kind, test_set
+
+BETAS = (0.5, 1.0, 2.0)
+STRENGTHS = (0.8, 0.9, 0.95)
+SEEDS = (0, 1, 2)
+
+COMMITTED = Path(__file__).parent.parent / "data" / "predictions"
+FILLED = Path("runs") / "predictions"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One of the paper's settings.
+
+    Attributes:
+        train: The hospital in which predictors are trained.
+        test: The hospital whose patients they are tested on.
+        testset: Which of its patients.
+        shared: The further test sets, which share a shortcut of training.
+    """
+
+    train: str
+    test: str
+    testset: Kind
+    shared: tuple[Kind, ...] = ()
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "C->C": Setting("C", "C", "balanced", ("shares-sex", "shares-age")),
+    "M->M": Setting("M", "M", "balanced", ("shares-sex", "shares-age")),
+    "C->M": Setting("C", "M", "natural"),
+}
+
+
+def find_setting(name: str) -> Setting:
+    """A setting by its name.
+
+    Example:
+        >>> find_setting("C->M").testset
+        'natural'
+        >>> find_setting("M->C")
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: there is no setting 'M->C', only C->C, M->M, C->M
+    """
+    if name not in SETTINGS:
+        raise InputError(f"there is no setting {name!r}, only {', '.join(SETTINGS)}")
+    return SETTINGS[name]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One predictor of the experiments, as it is called in every table.
+
+    Attributes:
+        family: ``"basic"``, ``"logit"``, ``"sex"`` or ``"age"``; ``"control sex"`` and
+            ``"control age"`` are trained without bias on as many images as that bias leaves.
+        strength: Of the bias, or of the bias that it is the control of; 0 for ``"basic"``.
+        seed: The seed of its training.
+    """
+
+    family: str
+    strength: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Its name in bundles."""
+        return f"{self.family} {self.strength:g} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One marginalisation: predictors of one hospital on one test set.
+
+    Args:
+        preset: The sizes.
+        setting: The name of the setting.
+        testset: Which test set; that of the setting, or one that shares a shortcut.
+        effect: ``"direct"`` or ``"total"``.
+        seeds: The seeds of the trainings.
+
+    Example:
+        >>> from cfcore.recipes import preset
+        >>> Run(preset("book"), "C->M", "natural").name
+        'C-M natural direct'
+    """
+
+    preset: Preset
+    setting: str
+    testset: Kind
+    effect: Effect = "direct"
+    seeds: tuple[int, ...] = SEEDS
+
+    def __post_init__(self) -> None:
+        setting = find_setting(self.setting)
+        if self.testset not in (setting.testset, *setting.shared):
+            known = ", ".join((setting.testset, *setting.shared))
+            raise InputError(f"setting {self.setting} is tested on {known}, not {self.testset!r}")
+        if self.effect not in get_args(Effect):
+            raise InputError(f"effect must be one of {get_args(Effect)}, not {self.effect!r}")
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"{self.setting.replace('->', '-')} {self.testset} {self.effect}"
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The kinds of bias that are judged on this test set."""
+        shared = {"shares-sex": ("sex",), "shares-age": ("age",)}
+        return shared.get(self.testset, ("sex", "age"))
+
+    def recipes(self) -> dict[Member, Recipe]:
+        """How each predictor is made that has to be run; logit offsets are derived from ``basic``.
+
+        Controls are for the direct effect; on a test set that shares a shortcut, for the strongest
+        bias only.
+        """
+        made = {}
+        setting = find_setting(self.setting)
+        hospital, main = setting.train, self.testset == setting.testset
+        for seed in self.seeds:
+            made[Member("basic", 0.0, seed)] = Recipe(self.preset, hospital, seed=seed)
+            for family in self.families:
+                for strength in STRENGTHS:
+                    recipe = Recipe(self.preset, hospital, family, strength, seed)
+                    made[Member(family, strength, seed)] = recipe
+                    if self.effect == "direct" and (main or strength == max(STRENGTHS)):
+                        made[Member(f"control {family}", strength, seed)] = control(recipe)
+        return made
+
+    @property
+    def file(self) -> str:
+        """The file of its predictions, named by a hash of all that they depend on."""
+        grid = {name: values.tolist() for name, values in paper_grid().values.items()}
+        made = {member.name: recipe.digest for member, recipe in self.recipes().items()}
+        facts = [self.preset.name, self.setting, self.testset, self.effect, grid, made]
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+        return f"{self.preset.name}-{self.name.replace(' ', '-')}-{digest}.safetensors"
+
+
+def control(recipe: Recipe) -> Recipe:
+    """The unbiased predictor trained on as many images as a bias leaves."""
+    train = parts(recipe.hospital, recipe.preset)["train"].table
+    count = len(training_table(recipe, train))
+    return Recipe(recipe.preset, recipe.hospital, seed=recipe.seed, images=count)
+
+
+def all_runs(preset: Preset, seeds: tuple[int, ...] = SEEDS) -> Iterator[Run]:
+    """Every marginalisation of the experiments: settings, shared shortcuts, total effects."""
+    for name, setting in SETTINGS.items():
+        for testset in (setting.testset, *setting.shared):
+            yield Run(preset, name, testset, seeds=seeds)
+        yield Run(preset, name, setting.testset, "total", seeds)
+
+
+def all_recipes(preset: Preset, seeds: tuple[int, ...] = SEEDS) -> dict[str, Recipe]:
+    """Every predictor that is trained for the experiments, by the name of its file."""
+    runs = all_runs(preset, seeds)
+    return {recipe.file: recipe for run in runs for recipe in run.recipes().values()}
+
+
+def fill(
+    run: Run,
+    out: Path,
+    *,
+    generator: Generator | None = None,
+    predictors: Path = CACHE,
+    device: str = "cpu",
+    max_images: int = MAX_IMAGES,
+    progress: bool = False,
+) -> Path:
+    """Marginalise the predictors of a run over its test set, and keep the result.
+
+    Args:
+        run: The run.
+        out: The file to write.
+        generator: Makes the counterfactuals; the oracle of the phantom by default.
+        predictors: Where trained predictors are kept; what is missing is trained.
+        device: Where to compute.
+        max_images: Images in flight.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The file.
+    """
+    hospital = find_setting(run.setting).test
+    if generator is None:
+        generator = patients(hospital, run.preset).oracle
+    made = run.recipes()
+    readers = {m.name: obtain(r, cache=predictors).to(device) for m, r in made.items()}
+    found = marginalise(
+        generator,
+        readers,
+        test_set(hospital, run.preset, run.testset),
+        paper_grid(),
+        effect=run.effect,
+        device=device,
+        max_images=max_images,
+        resume_dir=out.with_suffix(".shards"),
+        progress=progress,
+        provenance={"run": run.name, "preset": run.preset.name},
+    )
+    for member, recipe in made.items():
+        own = asdict(member) | {"recipe": recipe.digest}
+        found[member.name].provenance.update(own)
+    return save_bundle(found, out)
+
+
+def predictions(
+    run: Run, *, folder: Path | None = None, progress: bool = False
+) -> dict[Member, Predictions]:
+    """The predictions of a run, with the logit offsets: read if they are there, else computed.
+
+    Args:
+        run: The run.
+        folder: Where to look first, by default in the data of the project.
+        progress: Whether to show progress bars.
+
+    Returns:
+        The predictions by predictor.
+    """
+    places = [(folder or COMMITTED) / run.file, FILLED / run.file]
+    path = next((place for place in places if place.is_file()), None)
+    bundle = load_bundle(path or fill(run, places[1], progress=progress))
+    found = {}
+    for given in bundle.values():
+        facts = given.provenance
+        found[Member(facts["family"], facts["strength"], facts["seed"])] = given
+    if "sex" in run.families:
+        found |= {
+            Member("logit", beta, seed): offset(found[Member("basic", 0.0, seed)], beta)
+            for seed in run.seeds
+            for beta in BETAS
+        }
+    return found

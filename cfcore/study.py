@@ -1,0 +1,302 @@
+r"""Every statistic of every predictor on one test set, with replicates.
+
+A claim is about several predictors at once: do risks rise along a chain, do two columns correlate?
+So the patients are resampled once, the same ones for all predictors, and each statistic is kept for
+each replicate; a claim is then computed in every replicate from its columns alone. Trainings are
+resampled too, in :meth:`Study.resampled_seeds`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from cfcore.cohorts import AGE_GROUPS, age_group
+from cfcore.datasets import RACES
+from cfcore.evaluate import check_question, evaluate_table
+from cfcore.interventions import Grid
+from cfcore.metrics.calibration import bin_index
+from cfcore.metrics.discrimination import auc
+from cfcore.metrics.stability import patient_attribute_variance
+from cfcore.predictions import Predictions
+from cfcore.resampling import Resampling, check_resampling, replicate
+from cfcore.settings import Member
+
+BINS = 10
+SMALLEST = 10  # members of a subgroup whose mean is estimated
+KEYS = ["family", "strength", "seed"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Statistics of several predictors on the same patients.
+
+    Attributes:
+        members: The predictors, in order.
+        values: By statistic, shape (predictors, 1 + B): the estimate, then its B replicates (NaN
+            beyond those that were computed, since ranks cost more).
+    """
+
+    members: tuple[Member, ...]
+    values: Mapping[str, np.ndarray]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of the trainings."""
+        return sorted({member.seed for member in self.members})
+
+    def column(self, statistic: str, family: str, strength: float = 0.0) -> np.ndarray:
+        """A statistic of one kind of predictor, shape (seeds, 1 + B)."""
+        rows = [self.members.index(Member(family, strength, seed)) for seed in self.seeds]
+        return self.values[statistic][rows]
+
+    def resampled_seeds(self, values: np.ndarray, *, seed: int = 0) -> np.ndarray:
+        """Resample the trainings along the first axis, anew for each replicate.
+
+        The estimate, which is first along the last axis, keeps all. The draws depend on the number
+        of trainings and of replicates alone, so that all statistics see the same ones.
+
+        Args:
+            values: Shape (seeds, ..., 1 + B).
+            seed: The seed of the draws.
+
+        Returns:
+            The values of the drawn trainings, of the same shape.
+        """
+        count, replicates = values.shape[0], values.shape[-1]
+        drawn = np.random.default_rng(seed).integers(count, size=(count, replicates))
+        drawn[:, 0] = np.arange(count)
+        index = drawn.reshape(count, *[1] * (values.ndim - 2), replicates)
+        return np.take_along_axis(values, np.broadcast_to(index, values.shape), axis=0)
+
+    def frame(self) -> pd.DataFrame:
+        """The estimates, tidy: ``family, strength, seed, metric, estimate``."""
+        rows = [
+            (member.family, member.strength, member.seed, name, values[i, 0])
+            for name, values in self.values.items()
+            for i, member in enumerate(self.members)
+        ]
+        return pd.DataFrame(rows, columns=[*KEYS, "metric", "estimate"])
+
+    def summary(self, *, level: float = 0.95) -> pd.DataFrame:
+        """Mean over trainings, their spread, and an interval, for each kind of predictor.
+
+        Returns:
+            Columns ``family, strength, metric, mean, spread, low, high``: the spread is the
+            standard deviation between trainings, the interval that of the mean, with patients and
+            trainings resampled.
+        """
+        kinds = dict.fromkeys((member.family, member.strength) for member in self.members)
+        rows = []
+        for name in self.values:
+            for family, strength in kinds:
+                values = self.column(name, family, strength)
+                spread = values[:, 0].std(ddof=1) if len(values) > 1 else np.nan
+                ends = interval(self.resampled_seeds(values).mean(axis=0), level)
+                rows.append((family, strength, name, values[:, 0].mean(), spread, *ends))
+        return pd.DataFrame(
+            rows, columns=["family", "strength", "metric", "mean", "spread", "low", "high"]
+        )
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """The percentile interval of a statistic, from its estimate and replicates, shape (1 + B,).
+
+    Example:
+        >>> interval(np.array([9.0, 1.0, 2.0, 3.0]), level=1.0)
+        (1.0, 3.0)
+    """
+    low, high = np.nanquantile(values[1:], [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def study(
+    predictions: Mapping[Member, Predictions],
+    *,
+    replicates: int = 1000,
+    rank_replicates: int = 200,
+    seed: int = 0,
+) -> Study:
+    """Evaluate several predictors on the same resampled patients.
+
+    Beside the metrics of :func:`cfcore.evaluate`: ``S_var_sex`` and ``S_var_age``, due to one
+    attribute alone; ``AUC``, overall, ``AUC_men`` and ``AUC_women``, and ``gap_sex``, ``gap_race``
+    and ``gap_age``, its worst gap between groups; ``score_sex`` and ``score_age``, how far the mean
+    scores of women and men, of old and young, are apart within a label; ``ECE_q``, the calibration
+    error over all patients in all worlds; ``variance_ratio``, of the counterfactual to the observed
+    mean of a subgroup; ``null_flip`` and ``null_abs``, what the null intervention alone does.
+
+    Args:
+        predictions: What each predictor says, of the same patients on the same grid.
+        replicates: How often to resample the patients.
+        rank_replicates: How many of these to use for the rank metrics.
+        seed: The seed of the resampling.
+
+    Returns:
+        The study.
+    """
+    members = tuple(predictions)
+    first = predictions[members[0]]
+    sampling = check_resampling(
+        len(first), first.patient, replicates, rank_replicates, level=0.95, seed=seed
+    )
+    weight = torch.cat(list(sampling.counts()))[:, sampling.code].double()
+    weight = torch.cat((torch.ones_like(weight[:1]), weight))  # (1 + B, N)
+    groups = strata(first.parents)
+    every = [
+        report(p, sampling) | discrimination(p, weight, groups) | responses(p, weight)
+        for p in predictions.values()
+    ]
+    stacked = {name: np.stack([values[name] for values in every]) for name in every[0]}
+    return Study(members, stacked)
+
+
+def report(given: Predictions, sampling: Resampling) -> dict[str, np.ndarray]:
+    """The metrics of the paper, each of shape (1 + B,)."""
+    question = check_question(0.5, (0.5, 0.25, 0.1), BINS, "bce", correction=int(given.draws))
+    estimates = evaluate_table(given.table, question)
+    values = replicate(given.table, question, sampling)
+    found = {}
+    for name, estimate in estimates.items():
+        found[name] = np.full(1 + sampling.replicates, np.nan)
+        found[name][0] = estimate
+        found[name][1 : 1 + len(values[name])] = values[name]
+    return found
+
+
+def strata(parents: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Which group each patient is in, one-hot, for each attribute that is recorded for all.
+
+    Args:
+        parents: The recorded parents, each of shape (N,).
+
+    Returns:
+        Membership by attribute, shape (groups, N).
+    """
+    age = torch.tensor(age_group(pd.Series(parents["age"].numpy())).to_numpy())
+    codes = {"sex": (parents["sex"], 2), "race": (parents["race"], len(RACES))}
+    codes["age"] = (age, len(AGE_GROUPS))
+    return {
+        name: torch.stack([(code == group).double() for group in range(count)])
+        for name, (code, count) in codes.items()
+    }
+
+
+def discrimination(
+    given: Predictions, weight: Tensor, groups: Mapping[str, Tensor]
+) -> dict[str, np.ndarray]:
+    """The AUC, and its worst gap between the groups of each attribute, each of shape (1 + B,)."""
+    found = {"AUC": auc(given.logit_obs, given.y, weight).numpy()}
+    for name, members in groups.items():
+        areas = torch.stack([auc(given.logit_obs, given.y, weight * own) for own in members])
+        found[f"gap_{name}"] = (areas.amax(dim=0) - areas.amin(dim=0)).numpy()
+        if name == "sex":
+            found["AUC_men"], found["AUC_women"] = areas.numpy()
+    return found
+
+
+def responses(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
+    """How the score answers to attributes, counterfactually and between groups, (1 + B,) each."""
+    p = given.logit_cf.double().sigmoid()
+    observed, null = given.logit_obs.double().sigmoid(), given.logit_null.double().sigmoid()
+    share = weight / weight.sum(dim=1, keepdim=True)
+    rows = {
+        f"S_var_{name}": patient_attribute_variance(p, given.q, values)
+        for name, values in given.grid.items()
+    }
+    rows["null_flip"] = ((observed > 0.5) != (null > 0.5)).double()
+    rows["null_abs"] = (observed - null).abs()
+    found = {name: (share @ values).numpy() for name, values in rows.items()}
+    found["ECE_q"] = pooled_calibration(p, given.y, given.q, share).numpy()
+    found["variance_ratio"] = variance_ratio(observed, p, given, weight).numpy()
+    age = given.parents["age"]
+    found["score_sex"] = score_gap(observed, given, given.parents["sex"] == 1, weight)
+    found["score_age"] = score_gap(observed, given, age > 65, weight, against=age < 45)
+    return found
+
+
+def pooled_calibration(p: Tensor, y: Tensor, q: Tensor, share: Tensor) -> Tensor:
+    r"""Calibration error in the population that q describes: all patients, in all worlds.
+
+    .. math:: \sum_b \Big| \sum_i w_i \sum_k q_k \, \mathbb{1}[p_{ik} \in b] \, (y_i - p_{ik}) \Big|
+
+    Args:
+        p: Counterfactual probabilities, shape (N, K).
+        y: Labels, shape (N,).
+        q: Intervention probabilities, shape (K,).
+        share: Shares :math:`w` of the patients in each sample, shape (B, N).
+
+    Returns:
+        The error in each sample, shape (B,).
+    """
+    excess = (y[:, None].double() - p) * q.double()
+    sums = torch.zeros(len(p), BINS, dtype=torch.float64)
+    sums.scatter_add_(1, bin_index(p, BINS), excess)
+    return (share @ sums).abs().sum(dim=1)
+
+
+def variance_ratio(observed: Tensor, p: Tensor, given: Predictions, weight: Tensor) -> Tensor:
+    r"""The estimated variance of counterfactual over that of observed subgroup means.
+
+    A subgroup is the patients nearest to one intervention of the grid. Its mean score is estimated
+    from its members as observed, or from everyone in that world
+    (:func:`~cfcore.metrics.observational_mean`, :func:`~cfcore.metrics.counterfactual_mean`).
+
+    Args:
+        observed: Observed scores, shape (N,).
+        p: Counterfactual scores, shape (N, K).
+        given: The predictions, for parents and grid.
+        weight: How often each patient is in each sample, shape (B, N).
+
+    Returns:
+        The largest ratio over the subgroups of ten members or more in each sample, shape (B,);
+        where the gain is least.
+    """
+    if given.draws:
+        return weight.new_full((len(weight),), torch.nan)
+    nearest = Grid(given.grid).nearest({name: given.parents[name] for name in given.grid})
+    ratios = []
+    for k in range(p.shape[1]):
+        member = weight * (nearest == k)
+        if (nearest == k).sum() >= SMALLEST:
+            ratios.append(mean_variance(weight, p[:, k]) / mean_variance(member, observed))
+    return torch.stack(ratios).amax(dim=0) if ratios else weight.new_full((len(weight),), torch.nan)
+
+
+def mean_variance(weight: Tensor, score: Tensor) -> Tensor:
+    """The estimated variance of each weighted mean, shape (B,)."""
+    mean, size = mean_score(weight, score), weight.sum(dim=1)
+    square = mean_score(weight, score**2) - mean**2
+    return (square * size / (size - 1)).clamp(min=0) / size
+
+
+def score_gap(
+    observed: Tensor, given: Predictions, member: Tensor, weight: Tensor, against: Tensor | None = None
+) -> np.ndarray:
+    """How far apart the mean scores of two groups are within a label, averaged over the labels.
+
+    Args:
+        observed: Observed scores, shape (N,).
+        given: The predictions, for their labels.
+        member: Who is in the first group, shape (N,).
+        weight: How often each patient is in each sample, shape (B, N).
+        against: Who is in the second group; by default everyone else.
+
+    Returns:
+        The gap in each sample, shape (B,).
+    """
+    against = ~member if against is None else against
+    gaps = []
+    for label in (0, 1):
+        first, second = (weight * (given.y == label) * group for group in (member, against))
+        gaps.append(mean_score(first, observed) - mean_score(second, observed))
+    return (sum(gaps) / 2).abs().numpy()
+
+
+def mean_score(weight: Tensor, score: Tensor) -> Tensor:
+    """Weighted means, shape (B,)."""
+    return weight @ score / weight.sum(dim=1)
+
