@@ -111,8 +111,8 @@ def offset(predictions: Predictions, beta: float, *, by: str = "sex") -> Predict
     .. math:: \mathrm{logit}\, g_\beta(x, s) = \mathrm{logit}\, g_0(x) + \beta s
 
     The observed and the null image are read with the recorded :math:`s`, the counterfactual ones
-    with the intervened :math:`s`. Nothing is run again; sums are in float64, so that no two patients
-    of one sex become tied.
+    with the intervened :math:`s`. Nothing is run again; sums are in float64, so that no two
+    patients of one sex become tied.
 
     Args:
         predictions: Those of the base, on a grid that sets the attribute.

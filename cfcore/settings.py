@@ -151,7 +151,9 @@ class Run:
         """The file of its predictions, named by a hash of all that they depend on."""
         grid = {name: values.tolist() for name, values in paper_grid().values.items()}
         made = {member.name: recipe.digest for member, recipe in self.recipes().items()}
-        facts = [self.preset.name, self.setting, self.testset, self.effect, grid, made]
+        tested = Recipe(self.preset, find_setting(self.setting).test).digest
+        size = self.preset.patients
+        facts = [tested, size, self.setting, self.testset, self.effect, grid, made]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.preset.name}-{self.name.replace(' ', '-')}-{digest}.safetensors"
 

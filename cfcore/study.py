@@ -274,7 +274,11 @@ def mean_variance(weight: Tensor, score: Tensor) -> Tensor:
 
 
 def score_gap(
-    observed: Tensor, given: Predictions, member: Tensor, weight: Tensor, against: Tensor | None = None
+    observed: Tensor,
+    given: Predictions,
+    member: Tensor,
+    weight: Tensor,
+    against: Tensor | None = None,
 ) -> np.ndarray:
     """How far apart the mean scores of two groups are within a label, averaged over the labels.
 
@@ -299,4 +303,3 @@ def score_gap(
 def mean_score(weight: Tensor, score: Tensor) -> Tensor:
     """Weighted means, shape (B,)."""
     return weight @ score / weight.sum(dim=1)
-

@@ -1,0 +1,89 @@
+# From data to figures: train every predictor, marginalise every setting, execute every notebook.
+#
+#   snakemake --cores 2 --rerun-incomplete                      the `book` preset, on this machine
+#   snakemake --cores 2 --config preset=smoke                   in a few minutes
+#   snakemake --executor slurm --jobs 50 --config preset=paper chexpert=... mimic=... mimic_iv=... generator=...
+#
+# Jobs use one thread each: two single-thread processes beat two threads. What a job that failed had
+# written is kept: runs/logs, *.failed.ipynb, *.failed.safetensors, and finished shards.
+
+from shlex import join
+
+from cfcore import recipes, settings
+from cfcore.sources import Folders
+
+NAMES = ("chexpert", "mimic", "mimic_iv", "chexpert_masks", "mimic_masks")
+FOLDERS = {name: config[name] for name in NAMES if name in config}
+PRESET = config.get("preset", "book")
+SIZES = recipes.preset(PRESET, **({"folders": Folders(**FOLDERS)} if FOLDERS else {}))
+SEEDS = tuple(range(int(config.get("seeds", 3))))
+COMMON = ["--preset", PRESET, "--device", config.get("device", "cpu")]
+COMMON += [word for name, path in FOLDERS.items() for word in (f"--{name.replace('_', '-')}", path)]
+GENERATOR = ["--generator", config["generator"]] if "generator" in config else []
+
+RECIPES = settings.all_recipes(SIZES, SEEDS)
+RUNS = {run.file: run for run in settings.all_runs(SIZES, SEEDS)}
+NOTEBOOKS = ("setting_1", "setting_2", "setting_3", "stability", "claims")
+
+
+def recipe_words(wildcards):
+    recipe = RECIPES[f"{wildcards.name}.safetensors"]
+    words = ["--hospital", recipe.hospital, "--family", recipe.family, "--seed", recipe.seed]
+    words += ["--strength", recipe.strength] if recipe.strength else []
+    words += ["--images", recipe.images] if recipe.images else []
+    return join(map(str, COMMON + words))
+
+
+def run_words(wildcards):
+    run = RUNS[f"{wildcards.name}.safetensors"]
+    words = ["--setting", run.setting, "--testset", run.testset, "--effect", run.effect]
+    return join(map(str, [*COMMON, *GENERATOR, *words, "--seeds", len(SEEDS)]))
+
+
+rule all:
+    input:
+        expand("runs/notebooks/{name}.ipynb", name=NOTEBOOKS),
+
+
+rule predictor:
+    output:
+        "runs/predictors/{name}.safetensors",
+    log:
+        "runs/logs/{name}.log",
+    params:
+        words=recipe_words,
+    threads: 1
+    shell:
+        "OMP_NUM_THREADS={threads} cfcore predictor {params.words} --out runs/predictors > {log} 2>&1"
+
+
+rule predictions:
+    input:
+        lambda wildcards: [
+            f"runs/predictors/{recipe.file}"
+            for recipe in RUNS[f"{wildcards.name}.safetensors"].recipes().values()
+        ],
+    output:
+        "runs/predictions/{name}.safetensors",
+    log:
+        "runs/logs/{name}.log",
+    params:
+        words=run_words,
+    threads: 1
+    shell:
+        "OMP_NUM_THREADS={threads} cfcore setting {params.words} --predictors runs/predictors"
+        " --out runs/predictions > {log} 2>&1"
+
+
+rule notebook:
+    input:
+        "notebooks/{name}.md",
+        expand("runs/predictions/{file}", file=RUNS),
+    output:
+        "runs/notebooks/{name}.ipynb",
+    log:
+        "runs/logs/{name}.log",
+    threads: 1
+    shell:
+        "OMP_NUM_THREADS={threads} cfcore run {input[0]} {output} -p preset " + PRESET +
+        " -p folder $PWD/runs/predictions > {log} 2>&1"

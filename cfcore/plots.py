@@ -1,0 +1,87 @@
+"""Pictures of studies: every function draws on the axes it is given, and computes nothing."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cfcore.claims import STEPS
+from cfcore.study import Study
+from cfcore.tables import kinds
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+COLOURS = {"basic": "0.35", "logit": "#0173b2", "sex": "#de8f05", "age": "#029e73"}
+MARKERS = {"basic": "o", "logit": "s", "sex": "D", "age": "^"}
+NAMES = {"logit": "logit offset", "sex": "sex bias", "age": "age bias"}
+
+
+def ladder(ax: "Axes", summary: "pd.DataFrame", metric: str, *, label: str | None = None) -> None:
+    """A metric along the three chains of rising bias, with intervals.
+
+    Args:
+        ax: Where to draw.
+        summary: What :meth:`cfcore.study.Study.summary` returns.
+        metric: Which metric.
+        label: What to write on the vertical axis; by default the name of the metric.
+    """
+    rows = summary[summary.metric == metric].set_index(["family", "strength"])
+    start = 0
+    ticks: list[tuple[int, str]] = []
+    for family, strengths in STEPS.items():
+        if (family, strengths[0]) not in rows.index:
+            continue
+        kinds_ = [("basic", 0.0), *((family, s) for s in strengths)]
+        cells = rows.loc[kinds_]
+        x = start + np.arange(len(cells))
+        error = np.abs(cells[["low", "high"]].to_numpy().T - cells["mean"].to_numpy())
+        ax.errorbar(
+            x, cells["mean"], error, color=COLOURS[family], marker=MARKERS[family],
+            capsize=2, lw=1.5, label=NAMES[family],
+        )  # fmt: skip
+        ticks += zip(x, ["basic", *(f"{s:g}" for s in strengths)], strict=True)
+        start = x[-1] + 2
+    ax.set_xticks(*zip(*ticks, strict=True), rotation=45)
+    ax.set_ylabel(label or metric)
+
+
+def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
+    """Two statistics of every trained predictor and training, one point for each.
+
+    Args:
+        ax: Where to draw.
+        study: The study.
+        x: The statistic on the horizontal axis.
+        y: The statistic on the vertical axis.
+    """
+    for family in ("basic", "sex", "age"):
+        strengths = [s for name, s in sorted(kinds(study)) if name == family]
+        for i, strength in enumerate(strengths):
+            horizontal, vertical = (study.column(name, family, strength)[:, 0] for name in (x, y))
+            ax.scatter(
+                horizontal, vertical, s=30 + 22 * i, color=COLOURS[family], marker=MARKERS[family],
+                alpha=0.85, edgecolor="white", lw=0.6,
+                label=NAMES.get(family, family) if i == len(strengths) - 1 else None,
+            )  # fmt: skip
+    ax.set(xlabel=x, ylabel=y)
+
+
+def calibration(ax: "Axes", summary: "pd.DataFrame") -> None:
+    """Original and marginalised calibration error of every predictor, with intervals."""
+    rows = summary.set_index(["metric", "family", "strength"])
+    order = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
+    order = [kind for kind in order if ("ECE_orig", *kind) in rows.index]
+    for shift, (metric, marker, name) in zip(
+        (-0.12, 0.12),
+        (("ECE_orig", "o", "original"), ("ECE_marg", "s", "marginalised")),
+        strict=True,
+    ):
+        cells = rows.loc[[(metric, *kind) for kind in order]]
+        error = np.abs(cells[["low", "high"]].to_numpy().T - cells["mean"].to_numpy())
+        x = np.arange(len(order)) + shift
+        ax.errorbar(x, cells["mean"], error, fmt=marker, capsize=2, lw=1.2, label=name)
+    names = ["basic" if f == "basic" else f"{f} {s:g}" for f, s in order]
+    ax.set_xticks(np.arange(len(order)), names, rotation=45, ha="right")
+    ax.set(ylabel="expected calibration error", ylim=(0, None))
+    ax.legend(frameon=False)

@@ -1,0 +1,113 @@
+"""The paper's tables, in its rows and columns: as printed, and as found here."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+
+from cfcore.claims import PAPER, STEPS, transitions
+from cfcore.study import Study
+
+Kind = Literal["risk", "calibration", "stability"]
+
+COLUMNS: dict[Kind, list[str]] = {
+    "risk": ["R_orig", "R_CM", "R_IE", "R_CVaR_0.50", "R_CVaR_0.25", "R_CVaR_0.10", "R_WC"],
+    "calibration": ["Brier_marg", "ECE_marg", "MCE_marg", "Brier_orig", "ECE_orig", "MCE_orig"],
+    "stability": ["S_var", "S_flip", "D_obs", "S_rank", "tau_b", "abs_rank_change"],
+}
+ATTRIBUTES = ["S_var", "S_var_sex", "S_var_age", "D_abs", "AUC", "gap_sex", "gap_race", "gap_age"]
+ROWS = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
+CONTROLS = [(f"control {family}", s) for family in ("sex", "age") for s in STEPS[family]]
+
+
+def label(family: str, strength: float) -> str:
+    """The name of a predictor in a table.
+
+    Example:
+        >>> label("basic", 0.0), label("logit", 0.5), label("sex", 0.95), label("control age", 0.9)
+        ('basic', 'logit +0.5', 'sex 0.95', 'control age 0.90')
+    """
+    if family == "basic":
+        return family
+    return f"logit +{strength:g}" if family == "logit" else f"{family} {strength:.2f}"
+
+
+def published(setting: str, kind: Kind, *, where: str = "appendix") -> pd.DataFrame:
+    """A table as the paper prints it.
+
+    Args:
+        setting: The name of the setting.
+        kind: Which table.
+        where: ``"appendix"``, which has all, or ``"main"``.
+
+    Returns:
+        A row for each predictor, and the row ``CTC`` where there is one.
+    """
+    frame = pd.read_csv(Path(PAPER) / f"{kind}.csv")
+    frame = frame[(frame.setting == setting) & (frame["where"] == where)]
+    names = [
+        "CTC" if family == "ctc" else label(family, float(strength))
+        for family, strength in zip(frame.family, frame.strength, strict=True)
+    ]
+    return frame[COLUMNS[kind]].set_axis(pd.Index(names, name="predictor"))
+
+
+def means(study: Study, columns: Sequence[str], *, controls: bool = False) -> pd.DataFrame:
+    """Means over the trainings, a row for each predictor.
+
+    Args:
+        study: The study.
+        columns: The statistics, such as ``COLUMNS["risk"]``.
+        controls: Whether to add the controls of the biased predictors.
+    """
+    rows = [kind for kind in (*ROWS, *CONTROLS * controls) if kind in kinds(study)]
+    values = [[study.column(name, *kind)[:, 0].mean() for name in columns] for kind in rows]
+    return labelled_rows(values, rows, columns)
+
+
+def spreads(study: Study, columns: Sequence[str], *, controls: bool = False) -> pd.DataFrame:
+    """Standard deviations between the trainings, in the rows and columns of :func:`means`."""
+    rows = [kind for kind in (*ROWS, *CONTROLS * controls) if kind in kinds(study)]
+    values = [[study.column(name, *kind)[:, 0].std(ddof=1) for name in columns] for kind in rows]
+    return labelled_rows(values, rows, columns)
+
+
+def intervals(
+    study: Study, columns: Sequence[str], *, controls: bool = False, digits: int = 3
+) -> pd.DataFrame:
+    """Means with 95 % intervals as text, in the rows and columns of :func:`means`."""
+    summary = study.summary().set_index(["family", "strength", "metric"])
+    rows = [kind for kind in (*ROWS, *CONTROLS * controls) if kind in kinds(study)]
+    values = []
+    for kind in rows:
+        cells = [summary.loc[(*kind, name)] for name in columns]
+        values.append(
+            [
+                f"{c['mean']:.{digits}f} [{c['low']:.{digits}f}, {c['high']:.{digits}f}]"
+                for c in cells
+            ]
+        )
+    return labelled_rows(values, rows, columns)
+
+
+def with_counts(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """A table with a last row of correct transition counts, averaged over the trainings."""
+    families = [family for family in STEPS if (family, STEPS[family][0]) in kinds(study)]
+    counted = [transitions(study, name, families)[:, 0].mean() for name in table.columns]
+    return pd.concat([table, pd.DataFrame([counted], ["CTC"], table.columns)]).rename_axis(
+        "predictor"
+    )
+
+
+def kinds(study: Study) -> set[tuple[str, float]]:
+    """The predictors of a study, whatever their training."""
+    return {(member.family, member.strength) for member in study.members}
+
+
+def labelled_rows(
+    values: Sequence[Sequence[object]], rows: Sequence[tuple[str, float]], columns: Sequence[str]
+) -> pd.DataFrame:
+    """Cells with the names of predictors and statistics."""
+    names = pd.Index([label(*kind) for kind in rows], name="predictor")
+    return pd.DataFrame(values, index=names, columns=list(columns))

@@ -1,0 +1,143 @@
+"""The claims: their design, their tests, their verdicts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cfcore import claims, tables
+from cfcore.checks import InputError
+from cfcore.settings import SETTINGS, Member
+from cfcore.study import Study
+
+STATISTICS = (
+    *tables.COLUMNS["risk"], *tables.COLUMNS["calibration"], *tables.COLUMNS["stability"],
+    "D_abs", "S_var_sex", "S_var_age", "AUC", "AUC_men", "AUC_women", "gap_sex", "gap_race",
+    "gap_age", "score_sex", "score_age", "ECE_q", "variance_ratio", "null_abs", "null_flip",
+)  # fmt: skip
+KINDS = [*tables.ROWS, *tables.CONTROLS]
+
+
+def made_up(response: dict[str, float], *, noise: float = 0.01) -> Study:
+    """Statistics that rise with the bias at a given rate; rate 0 by default."""
+    rng = np.random.default_rng(0)
+    members = tuple(Member(*kind, seed) for kind in KINDS for seed in range(3))
+    bias = np.array([0 if "control" in m.family else m.strength for m in members])
+    jitter = noise * rng.normal(size=(len(members), 101))
+    values = {
+        name: 1 + response.get(name, 0.0) * bias[:, None] + jitter[rng.permutation(len(members))]
+        for name in STATISTICS
+    }
+    return Study(members, values)
+
+
+def everywhere(study: Study) -> dict[tuple[str, str, str], Study]:
+    return {
+        (name, testset, effect): study
+        for name, setting in SETTINGS.items()
+        for testset in (setting.testset, *setting.shared)
+        for effect in ("direct", "total")
+    }
+
+
+def rows(study: Study, claim: str):  # noqa: ANN201
+    return claims.judge(everywhere(study)).query("claim == @claim")
+
+
+def test_every_claim_has_a_test_and_says_where_it_stands() -> None:
+    design = claims.read_design()
+    for claim in design["claims"]:
+        assert claim["test"] in claims.TESTS
+        assert {"id", "where", "claim", "settings", "threshold"} <= claim.keys()
+    assert len({claim["id"] for claim in design["claims"]}) == len(design["claims"])
+    assert set(design["design"]["settings"]) == set(SETTINGS)
+    assert {claim["test"] for claim in design["claims"]} == set(claims.TESTS)
+
+
+def test_risks_that_rise_with_bias_are_supported() -> None:
+    good = rows(made_up({"R_IE": 1.0, "R_orig": -1.0}), "risk-order")
+    good = good[good["item"] == "R_IE - R_orig"]
+    assert (good.estimate == 9).all() and (good.verdict == "supported").all()
+
+
+def test_risks_that_fall_with_bias_are_not_supported() -> None:
+    bad = rows(made_up({"R_IE": -1.0, "R_orig": 1.0}), "risk-order")
+    bad = bad[bad["item"] == "R_IE - R_orig"]
+    assert (bad.estimate == -9).all() and (bad.verdict == "not supported").all()
+
+
+def test_a_falling_rank_stability_counts_as_correct() -> None:
+    found = rows(made_up({"S_rank": -1.0}), "stability-order")
+    assert (found[found["item"] == "S_rank"].estimate == 9).all()
+
+
+def test_noise_alone_supports_nothing_about_order() -> None:
+    found = claims.judge(everywhere(made_up({}, noise=1.0)))
+    order = found[found.claim.isin(["risk-order", "calibration-order", "stability-gaps"])]
+    assert (order.verdict != "supported").mean() > 0.9
+
+
+def test_exposure_compares_with_the_control_of_the_same_size() -> None:
+    study = made_up({"S_var_sex": 1.0, "S_var_age": 1.0})
+    share = claims.worse_pairs(study, "S_var_{}")
+    assert (share == 1).all()
+    assert 0.2 < claims.worse_pairs(study, "gap_{}").mean() < 0.8
+
+
+def test_partial_correlation_removes_what_is_shared(rng_seed: int = 3) -> None:
+    rng = np.random.default_rng(rng_seed)
+    z = rng.normal(size=(4000, 1))
+    x, y = z + 0.5 * rng.normal(size=z.shape), z + 0.5 * rng.normal(size=z.shape)
+    assert claims.pearson(x, y).item() > 0.7
+    assert abs(claims.partial(x, y, z).item()) < 0.06
+    assert claims.spearman(x, x**3).item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "threshold", "above", "expected"),
+    [
+        (0.1, 0.2, 0.0, True, "supported"),
+        (0.0, 0.2, 0.0, True, "inconclusive"),
+        (-0.2, 0.0, 0.0, True, "not supported"),
+        (5.0, 8.0, 9.0, False, "supported"),
+        (5.0, 9.0, 9.0, False, "inconclusive"),
+        (9.0, 9.0, 9.0, False, "not supported"),
+        (np.nan, np.nan, 0.0, True, "inconclusive"),
+    ],
+)
+def test_verdicts(low: float, high: float, threshold: float, above: bool, expected: str) -> None:
+    assert claims.verdict(low, high, threshold, above=above) == expected
+
+
+def test_the_papers_counts_are_printed_or_counted() -> None:
+    assert claims.printed_count("C->C", "R_orig") == 6.33
+    assert claims.printed_count("C->C", "ECE_marg") == 9
+    assert claims.printed_count("C->C", "ECE_orig") == 4
+    assert np.isnan(claims.printed_count("C->C", "D_abs"))
+
+
+def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "claims.yml"
+    path.write_text("claims: [{id: x, test: magic, settings: [], threshold: 0}]")
+    with pytest.raises(InputError, match=r"claims\.yml.*'x'.*'magic'"):
+        claims.judge({}, design=path)
+
+
+@pytest.mark.parametrize("kind", list(tables.COLUMNS))
+@pytest.mark.parametrize("setting", list(SETTINGS))
+def test_our_tables_have_the_rows_and_columns_of_the_paper(setting: str, kind: str) -> None:
+    printed = tables.published(setting, kind)
+    ours = tables.means(made_up({}), tables.COLUMNS[kind])
+    if kind == "risk":
+        ours = tables.with_counts(made_up({}), ours)
+    assert list(printed.index) == list(ours.index)
+    assert list(printed.columns) == list(ours.columns)
+
+
+def test_tables_hold_means_spreads_and_intervals() -> None:
+    study = made_up({"S_var": 1.0})
+    means = tables.means(study, ["S_var"], controls=True)
+    assert means.loc["sex 0.95", "S_var"] == pytest.approx(1.95, abs=0.05)
+    assert means.loc["control sex 0.95", "S_var"] == pytest.approx(1, abs=0.05)
+    assert (tables.spreads(study, ["S_var"]) < 0.05).all(axis=None)
+    assert tables.intervals(study, ["S_var"]).loc["basic", "S_var"].count(",") == 1
