@@ -13,7 +13,7 @@ from cfcore.generator import Effect, Generator
 from cfcore.interventions import paper_grid
 from cfcore.marginalise import MAX_IMAGES, marginalise
 from cfcore.predictions import Predictions
-from cfcore.recipes import CACHE, Preset, Recipe, obtain, parts, patients, training_table
+from cfcore.recipes import Preset, Recipe, obtain, parts, patients, training_table
 from cfcore.testsets import Kind, test_set
 
 BETAS = (0.5, 1.0, 2.0)
@@ -184,7 +184,7 @@ def fill(
     out: Path,
     *,
     generator: Generator | None = None,
-    predictors: Path = CACHE,
+    predictors: Path | None = None,
     device: str = "cpu",
     max_images: int = MAX_IMAGES,
     progress: bool = False,
@@ -195,7 +195,8 @@ def fill(
         run: The run.
         out: The file to write.
         generator: Makes the counterfactuals; the oracle of the phantom by default.
-        predictors: Where trained predictors are kept; what is missing is trained.
+        predictors: Where trained predictors are kept, by default those of the project and of
+            earlier runs; what is missing is trained.
         device: Where to compute.
         max_images: Images in flight.
         progress: Whether to show a progress bar.
@@ -207,7 +208,8 @@ def fill(
     if generator is None:
         generator = patients(hospital, run.preset).oracle
     made = run.recipes()
-    readers = {m.name: obtain(r, cache=predictors).to(device) for m, r in made.items()}
+    places = {} if predictors is None else {"committed": predictors, "cache": predictors}
+    readers = {m.name: obtain(r, **places).to(device) for m, r in made.items()}
     found = marginalise(
         generator,
         readers,

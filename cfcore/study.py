@@ -8,12 +8,14 @@ resampled too, in :meth:`Study.resampled_seeds`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from cfcore.checks import InputError
 from cfcore.cohorts import AGE_GROUPS, age_group
 from cfcore.datasets import RACES
 from cfcore.evaluate import check_question, evaluate_table
@@ -23,7 +25,7 @@ from cfcore.metrics.discrimination import auc
 from cfcore.metrics.stability import patient_attribute_variance
 from cfcore.predictions import Predictions
 from cfcore.resampling import Resampling, check_resampling, replicate
-from cfcore.settings import Member
+from cfcore.settings import Member, Run, predictions
 
 BINS = 10
 SMALLEST = 10  # members of a subgroup whose mean is estimated
@@ -114,7 +116,7 @@ def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 
 
 def study(
-    predictions: Mapping[Member, Predictions],
+    given: Mapping[Member, Predictions],
     *,
     replicates: int = 1000,
     rank_replicates: int = 200,
@@ -130,7 +132,7 @@ def study(
     mean of a subgroup; ``null_flip`` and ``null_abs``, what the null intervention alone does.
 
     Args:
-        predictions: What each predictor says, of the same patients on the same grid.
+        given: What each predictor says, of the same patients on the same grid.
         replicates: How often to resample the patients.
         rank_replicates: How many of these to use for the rank metrics.
         seed: The seed of the resampling.
@@ -138,8 +140,8 @@ def study(
     Returns:
         The study.
     """
-    members = tuple(predictions)
-    first = predictions[members[0]]
+    members = tuple(given)
+    first = given[members[0]]
     sampling = check_resampling(
         len(first), first.patient, replicates, rank_replicates, level=0.95, seed=seed
     )
@@ -148,10 +150,34 @@ def study(
     groups = strata(first.parents)
     every = [
         report(p, sampling) | discrimination(p, weight, groups) | responses(p, weight)
-        for p in predictions.values()
+        for p in given.values()
     ]
     stacked = {name: np.stack([values[name] for values in every]) for name in every[0]}
     return Study(members, stacked)
+
+
+def study_run(
+    run: Run, *, folder: str | Path | None = None, q: str = "uniform", replicates: int = 1000
+) -> Study:
+    """Study the predictions of a run, which are read if they are there and computed if not.
+
+    Args:
+        run: The run.
+        folder: Where predictions are looked for first, by default in the data of the project.
+        q: ``"uniform"``, or ``"empirical"``: each world counts as many patients are nearest to it.
+        replicates: How often to resample the patients.
+
+    Returns:
+        The study.
+    """
+    found = predictions(run, folder=Path(folder) if folder else None)
+    if q == "empirical":
+        first = next(iter(found.values()))
+        grid = Grid(first.grid).empirical({name: first.parents[name] for name in first.grid})
+        found = {member: given.reweight(grid.q) for member, given in found.items()}
+    elif q != "uniform":
+        raise InputError(f"q is uniform or empirical, not {q!r}")
+    return study(found, replicates=replicates)
 
 
 def report(given: Predictions, sampling: Resampling) -> dict[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """The paper's tables, in its rows and columns: as printed, and as found here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -98,6 +98,39 @@ def with_counts(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table, pd.DataFrame([counted], ["CTC"], table.columns)]).rename_axis(
         "predictor"
     )
+
+
+def beside(study: Study, setting: str, kind: Kind, *, digits: int = 3) -> str:
+    """The paper's table, ours, and the spread between trainings, as text.
+
+    Args:
+        study: The study of the setting's test set.
+        setting: The name of the setting.
+        kind: Which table.
+        digits: Decimals to show.
+    """
+    ours = with_counts(study, means(study, COLUMNS[kind]))
+    parts = {
+        "printed in the paper": published(setting, kind),
+        "found here, mean over trainings": ours.round(digits),
+        "standard deviation between trainings": spreads(study, COLUMNS[kind]).round(digits),
+    }
+    return "\n\n".join(f"{title}\n{part.to_string()}" for title, part in parts.items())
+
+
+def pairs(study: Study, columns: Sequence[str]) -> pd.DataFrame:
+    """Each biased predictor beside its control, which was trained on as many images."""
+    both = means(study, columns, controls=True)
+    biased = [label(*kind) for kind in ROWS if f"control {label(*kind)}" in both.index]
+    control = both.loc[[f"control {name}" for name in biased]].set_axis(biased)
+    frame = pd.concat({"biased": both.loc[biased], "control": control}, axis=1)
+    return frame.swaplevel(axis=1)[list(columns)]
+
+
+def variants(studies: Mapping[str, Study], columns: Sequence[str]) -> pd.DataFrame:
+    """The same statistics under several choices, side by side, with transition counts."""
+    tables = {name: with_counts(s, means(s, columns)) for name, s in studies.items()}
+    return pd.concat(tables, axis=1).swaplevel(axis=1)[list(columns)]
 
 
 def kinds(study: Study) -> set[tuple[str, float]]:

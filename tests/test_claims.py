@@ -25,7 +25,7 @@ def made_up(response: dict[str, float], *, noise: float = 0.01) -> Study:
     bias = np.array([0 if "control" in m.family else m.strength for m in members])
     jitter = noise * rng.normal(size=(len(members), 101))
     values = {
-        name: 1 + response.get(name, 0.0) * bias[:, None] + jitter[rng.permutation(len(members))]
+        name: 9 + response.get(name, 0.0) * bias[:, None] + jitter[rng.permutation(len(members))]
         for name in STATISTICS
     }
     return Study(members, values)
@@ -137,7 +137,7 @@ def test_our_tables_have_the_rows_and_columns_of_the_paper(setting: str, kind: s
 def test_tables_hold_means_spreads_and_intervals() -> None:
     study = made_up({"S_var": 1.0})
     means = tables.means(study, ["S_var"], controls=True)
-    assert means.loc["sex 0.95", "S_var"] == pytest.approx(1.95, abs=0.05)
-    assert means.loc["control sex 0.95", "S_var"] == pytest.approx(1, abs=0.05)
+    assert means.loc["sex 0.95", "S_var"] == pytest.approx(9.95, abs=0.05)
+    assert means.loc["control sex 0.95", "S_var"] == pytest.approx(9, abs=0.05)
     assert (tables.spreads(study, ["S_var"]) < 0.05).all(axis=None)
     assert tables.intervals(study, ["S_var"]).loc["basic", "S_var"].count(",") == 1

@@ -1,0 +1,138 @@
+"""The commands that make the experiments, one predictor or one test set at a time."""
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+from cfcore.sources import Folders
+
+FOLDERS = {
+    "chexpert": ("FOLDER", "CheXpert, the real hospital C; instead of the phantom"),
+    "mimic": ("FOLDER", "MIMIC-CXR-JPG, the real hospital M; instead of the phantom"),
+    "mimic-iv": ("FOLDER", "MIMIC-IV, where sexes and ages of hospital M are"),
+    "chexpert-masks": ("FILE.csv", "the lungs of CheXpert, by CheXmask"),
+    "mimic-masks": ("FILE.csv", "the lungs of MIMIC-CXR, by CheXmask"),
+}
+
+
+def add_source(command: argparse.ArgumentParser, *, preset: str) -> None:
+    """The options that say whose images are used, how many, and where to compute."""
+    command.add_argument(
+        "--preset", default=preset, metavar="NAME", help=f"smoke, book or paper (default: {preset})"
+    )
+    for name, (metavar, words) in FOLDERS.items():
+        command.add_argument(f"--{name}", type=Path, metavar=metavar, help=words)
+    command.add_argument("--device", default="cpu", help="where to compute (default: cpu)")
+
+
+def folders(arguments: argparse.Namespace) -> Folders | None:
+    """The folders of real patients that were named, or None if none was."""
+    given = Folders(**{each.name: getattr(arguments, each.name) for each in fields(Folders)})
+    return None if given == Folders() else given
+
+
+def add_predictor(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore predictor``."""
+    command = commands.add_parser(
+        "predictor",
+        help="train one predictor of the experiments",
+        description="Train one predictor of the experiments and keep it, unless it is there. A "
+        "training that fails leaves what it had as *.failed.safetensors.",
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to keep it")
+    add_source(command, preset="book")
+    command.add_argument("--hospital", default="C", metavar="H", help="C or M (default: C)")
+    command.add_argument(
+        "--family", default="basic", metavar="F", help="basic, sex or age (default: basic)"
+    )
+    command.add_argument("--strength", type=float, default=0.0, metavar="S", help="of the bias")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
+    command.add_argument(
+        "--images", type=int, metavar="N", help="of basic: train on as many images only"
+    )
+    command.set_defaults(command=predictor)
+
+
+def predictor(arguments: argparse.Namespace) -> None:
+    """Train one predictor, or find it."""
+    from cfcore.recipes import Recipe, obtain
+
+    recipe = Recipe(
+        sizes(arguments),
+        arguments.hospital,
+        arguments.family,
+        arguments.strength,
+        arguments.seed,
+        arguments.images,
+    )
+    out = arguments.out
+    obtain(recipe, committed=out, cache=out, device=arguments.device, progress=True)
+    print(out / recipe.file)
+
+
+def add_setting(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore setting``."""
+    command = commands.add_parser(
+        "setting",
+        help="marginalise the predictors of a setting over a test set",
+        description="Run all predictors of one of the paper's settings on every patient of a test "
+        "set in every world, and keep their logits in one file. Predictors that are missing are "
+        "trained; a run that was stopped goes on where it was.",
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to keep it")
+    add_source(command, preset="book")
+    command.add_argument(
+        "--setting", default="C->C", metavar="S", help="C->C, M->M or C->M (default: C->C)"
+    )
+    command.add_argument(
+        "--testset",
+        metavar="T",
+        help="balanced, natural, shares-sex or shares-age (default: that of the setting)",
+    )
+    command.add_argument(
+        "--effect", choices=["direct", "total"], default="direct", help="(default: direct)"
+    )
+    command.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings (default: 3)")
+    command.add_argument(
+        "--predictors", type=Path, metavar="DIR", help="where trained predictors are kept"
+    )
+    command.add_argument(
+        "--generator", metavar="MODULE:NAME", help="your own generator (default: the oracle)"
+    )
+    command.add_argument(
+        "--max-images", type=int, default=144, metavar="B", help="images in flight (default: 144)"
+    )
+    command.set_defaults(command=setting)
+
+
+def setting(arguments: argparse.Namespace) -> None:
+    """Fill the table of one test set."""
+    from cfcore.job import check_device, imported
+    from cfcore.settings import Run, fill, find_setting
+
+    check_device(arguments.device)
+    run = Run(
+        sizes(arguments),
+        arguments.setting,
+        arguments.testset or find_setting(arguments.setting).testset,
+        arguments.effect,
+        tuple(range(arguments.seeds)),
+    )
+    path = fill(
+        run,
+        arguments.out / run.file,
+        generator=imported(arguments.generator) if arguments.generator else None,
+        predictors=arguments.predictors,
+        device=arguments.device,
+        max_images=arguments.max_images,
+        progress=True,
+    )
+    print(path)
+
+
+def sizes(arguments: argparse.Namespace) -> "object":
+    """The preset that was named, on the patients that were named."""
+    from cfcore.recipes import preset
+
+    given = folders(arguments)
+    return preset(arguments.preset) if given is None else preset(arguments.preset, folders=given)
