@@ -25,6 +25,7 @@ def balanced(
     prevalence: float | None = None,
     tolerance: float = 0.005,
     per: Literal["patient", "study"] | None = None,
+    n: int | None = None,
 ) -> pd.DataFrame:
     r"""The paper's balanced test set: as many women as men, one prevalence for all.
 
@@ -47,6 +48,7 @@ def balanced(
         prevalence: The prevalence to come near to; by default whichever keeps most images.
         tolerance: How near, at most; within it the largest subset is used.
         per: Keep only one random image for each patient or study, before balancing.
+        n: The most images to choose; by default as many as can be balanced.
 
     Returns:
         The chosen rows, in the order of the table.
@@ -69,14 +71,18 @@ def balanced(
         for y in range(2)
     }
     counts = np.array([len(places) for places in cells.values()]).reshape(2, 3, 2)
-    parts = largest_balance(counts, prevalence=prevalence, tolerance=tolerance)
+    parts = largest_balance(counts, prevalence=prevalence, tolerance=tolerance, n=n)
     taken = parts.units[..., None] * np.array([parts.healthy, parts.diseased])  # (2, 3, 2)
     chosen = [rng.permutation(places)[: taken[cell]] for cell, places in cells.items()]
     return rows.iloc[np.sort(np.concatenate(chosen))]
 
 
 def largest_balance(
-    counts: np.ndarray, *, prevalence: float | None = None, tolerance: float = 0.005
+    counts: np.ndarray,
+    *,
+    prevalence: float | None = None,
+    tolerance: float = 0.005,
+    n: int | None = None,
 ) -> Balance:
     """The largest balanced subset that the counts of the groups admit.
 
@@ -84,6 +90,7 @@ def largest_balance(
         counts: Images by sex, age group and label, shape (2, 3, 2).
         prevalence: The prevalence to come near to; by default any.
         tolerance: How near, at most.
+        n: The most images; by default as many as there are.
 
     Returns:
         The unit and how many of it each group contributes; of equally large subsets the one
@@ -94,6 +101,9 @@ def largest_balance(
         >>> largest_balance(counts)
         Balance(diseased=1, healthy=2, units=array([[3, 4, 3],
                [4, 3, 3]]))
+        >>> largest_balance(counts, prevalence=1 / 3, n=40)
+        Balance(diseased=1, healthy=2, units=array([[2, 2, 2],
+               [2, 2, 2]]))
     """
     healthy, diseased = counts[..., 0].reshape(2, 3), counts[..., 1].reshape(2, 3)
     if counts.min() == 0:
@@ -102,22 +112,25 @@ def largest_balance(
             f"no {('healthy', 'diseased')[y]} {('male', 'female')[s]} image of age "
             f"{AGE_GROUPS[g]}: no balanced set exists"
         )
+    most = counts.sum() // 2 if n is None else n // 2  # of each sex
     best, size = (0, 0), 0
     b = np.arange(1, healthy.min() + 1)
     for a in range(1, diseased.min() + 1):
         units = np.minimum(diseased[..., None] // a, healthy[..., None] // b)  # (2, 3, B)
-        sizes = (a + b) * units.sum(axis=1).min(axis=0)
+        totals = np.minimum(units.sum(axis=1).min(axis=0), most // (a + b))
+        sizes = (a + b) * np.where(totals < units.shape[1], 0, totals)
         if prevalence is not None:
             sizes = np.where(abs(a / (a + b) - prevalence) <= tolerance, sizes, 0)
         if sizes.max() > size:
             best, size = (a, int(b[sizes.argmax()])), sizes.max()
     if size == 0:
-        raise ValueError(
-            f"no prevalence within {tolerance} of {prevalence} leaves all groups filled"
-        )
+        near = "" if prevalence is None else f" within {tolerance} of {prevalence}"
+        few = "" if n is None else f" with {n} images or fewer"
+        raise ValueError(f"no prevalence{near} leaves all groups filled{few}")
     a, b = best
     units = np.minimum(diseased // a, healthy // b)
-    return Balance(a, b, np.stack([shrink(row, units.sum(axis=1).min()) for row in units]))
+    total = min(units.sum(axis=1).min(), most // (a + b))
+    return Balance(a, b, np.stack([shrink(row, total) for row in units]))
 
 
 def shrink(units: np.ndarray, total: int) -> np.ndarray:

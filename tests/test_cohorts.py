@@ -162,6 +162,27 @@ def largest_by_enumeration(counts: np.ndarray) -> int:
     return best
 
 
+@pytest.mark.parametrize("n", [60, 100, 151, 10_000])
+def test_a_balanced_set_can_be_limited(n: int, table: pd.DataFrame) -> None:
+    whole = balanced(table, seed=0, prevalence=0.4, tolerance=0.1)
+
+    cohort = balanced(table, seed=0, prevalence=0.4, tolerance=0.1, n=n)
+
+    assert min(n, len(whole)) * 0.9 <= len(cohort) <= n
+    assert (cohort.sex == 1).mean() == 0.5
+    prevalence = cohort.groupby(["sex", age_group(cohort.age)]).effusion.mean()
+    assert len(prevalence) == 6
+    assert prevalence.nunique() == 1
+    assert abs(prevalence.iloc[0] - 0.4) <= 0.1
+
+
+def test_too_few_images_to_balance_are_refused() -> None:
+    counts = np.full((2, 3, 2), 4)
+    assert largest_balance(counts, n=12).units.sum() == 6
+    with pytest.raises(ValueError, match="leaves all groups filled with 11 images or fewer"):
+        largest_balance(counts, n=11)
+
+
 def test_a_balance_that_cannot_be_is_explained() -> None:
     counts = np.full((2, 3, 2), 4)
     with pytest.raises(ValueError, match=r"within 0\.005 of 0\.01"):
