@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from cfcore.checks import InputError
@@ -16,17 +17,22 @@ from cfcore.cohorts import drop_age, drop_sex, match_size, split
 from cfcore.datasets import Dataset, from_phantom
 from cfcore.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
 from cfcore.predictors import PredictorConfig, Reader, build, load, save
-from cfcore.training import TrainingConfig, train
+from cfcore.sources import Folders, identity, radiographs
+from cfcore.training import Images, TrainingConfig, train
 
 Family = Literal["basic", "sex", "age"]
 
 COMMITTED = Path(__file__).parent.parent / "data" / "predictors"
 CACHE = Path("runs") / "predictors"
+IMAGES = Path("runs") / "cache"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The size of everything.
+    """The size of everything, and whose images they are.
+
+    Patients of the phantom are drawn, as many as asked for. Of real patients all are used, and
+    ``train``, ``validation`` and ``test`` are in proportion.
 
     Args:
         name: What it is called.
@@ -37,6 +43,8 @@ class Preset:
         cohort: The seed of the patients.
         network: What a predictor is made of.
         training: How it is trained.
+        patients: About how many images a test set has; by default as many as there are.
+        folders: Where the real patients are; by default there are none, only the phantom's.
     """
 
     name: str
@@ -47,27 +55,40 @@ class Preset:
     cohort: int = 2026
     network: PredictorConfig = field(default_factory=PredictorConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    patients: int | None = None
+    folders: Folders | None = None
 
 
 PRESETS: Mapping[str, Preset] = {
     "smoke": Preset(
-        "smoke", 32, 800, 200, 600, network=PredictorConfig(width=8), training=TrainingConfig(3)
+        "smoke",
+        32,
+        800,
+        200,
+        600,
+        network=PredictorConfig(width=8),
+        training=TrainingConfig(3),
+        patients=200,
     ),
-    "book": Preset("book", 64, 8_000, 1_000, 4_000),
+    "book": Preset("book", 64, 8_000, 1_000, 4_000, patients=1_000),
     "paper": Preset(
         "paper",
         224,
-        20_000,
-        2_000,
-        6_000,
+        70,
+        10,
+        20,
         network=PredictorConfig(architecture="densenet121", width=64),
         training=TrainingConfig(epochs=20, learning_rate=1e-3, shift=8),
+        folders=Folders(),
     ),
 }
 
 
 def preset(name: str, **changes: object) -> Preset:
     """Look a preset up by name, perhaps with some of its sizes changed.
+
+    ``preset("paper", folders=Folders(chexpert=...))`` is the paper's experiment; any other preset
+    with folders is that experiment on real patients, smaller.
 
     Example:
         >>> preset("book", train=500).train
@@ -134,14 +155,28 @@ class Recipe:
         return f"{self.hospital}-{self.family}{bias}{size}-seed{self.seed}"
 
     @property
-    def digest(self) -> str:
-        """A hash of the recipe and of the phantom's coefficients, by which its file is named.
+    def facts(self) -> dict[str, object]:
+        """What decides the weights: all but the size of test sets and where the folders are."""
+        facts = asdict(self)
+        for name in ("patients", "folders"):
+            del facts["preset"][name]
+        return facts
 
-        The phantom's drawing is frozen, and a test keeps it so; the training code is not hashed,
-        since a change of a comment there would orphan every predictor.
+    @property
+    def digest(self) -> str:
+        """A hash of the recipe and of the patients, by which its file is named.
+
+        The patients of the phantom are known by its coefficients, since its drawing is frozen, and
+        a test keeps it so; real ones by :func:`cfcore.sources.identity`. The training code is not
+        hashed, since a change of a comment there would orphan every predictor.
         """
-        facts = [asdict(self), asdict(COEFFICIENTS), asdict(HOSPITALS[self.hospital])]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+        folders, size = self.preset.folders, self.preset.size
+        if folders is None:
+            patients = [asdict(COEFFICIENTS), asdict(HOSPITALS[self.hospital])]
+        else:
+            patients = [identity(self.hospital, folders, size)]
+        facts = json.dumps([self.facts, *patients], sort_keys=True)
+        return hashlib.sha256(facts.encode()).hexdigest()[:12]
 
     @property
     def file(self) -> str:
@@ -151,22 +186,34 @@ class Recipe:
 
 @cache
 def patients(hospital: str, preset: Preset) -> Cohort:
-    """All patients of a hospital, with their oracle."""
+    """All patients of a hospital of the phantom, with their oracle."""
+    if preset.folders is not None:
+        raise InputError(f"the patients of preset {preset.name} are real and have no oracle")
     count = preset.train + preset.validation + preset.test
     return Phantom(preset.size).sample(count, hospital=hospital, seed=preset.cohort)
+
+
+def everyone(hospital: str, preset: Preset) -> Dataset:
+    """All images of a hospital: rendered when asked for, or decoded once and read from a file."""
+    if preset.folders is None:
+        return from_phantom(patients(hospital, preset))
+    data = radiographs(hospital, preset.folders, preset.size)
+    return data.cached(IMAGES.absolute(), workers=torch.get_num_threads())
 
 
 @cache
 def parts(hospital: str, preset: Preset) -> dict[str, Dataset]:
     """The patients of a hospital, split into ``train``, ``validation`` and ``test``.
 
+    No patient is in two of them. Sex, age and label of each image are known.
+
     Example:
         >>> {name: len(part) for name, part in parts("C", preset("smoke")).items()}
         {'train': 800, 'validation': 200, 'test': 600}
     """
-    data = from_phantom(patients(hospital, preset))
+    data = everyone(hospital, preset)
     sizes = {name: getattr(preset, name) for name in ("train", "validation", "test")}
-    shares = {name: size / len(data) for name, size in sizes.items()}
+    shares = {name: size / sum(sizes.values()) for name, size in sizes.items()}
     tables = split(data.table, shares, seed=preset.cohort)
     return {name: data.select(table) for name, table in tables.items()}
 
@@ -185,6 +232,13 @@ def labelled_images(data: Dataset) -> tuple[Tensor, Tensor]:
     return data[:], data.parents(["effusion"])["effusion"]
 
 
+def examples(data: Dataset, preset: Preset) -> tuple[Images, Tensor]:
+    """What a predictor learns from: rendered images in memory, real ones left where they are."""
+    if preset.folders is None:
+        return labelled_images(data)
+    return data, data.parents(["effusion"])["effusion"]
+
+
 def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = False) -> Reader:
     """Train the predictor of a recipe and keep it.
 
@@ -201,26 +255,31 @@ def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = Fa
     """
     data = parts(recipe.hospital, recipe.preset)
     cohort = data["train"].select(training_table(recipe, data["train"].table))
-    images, labels = labelled_images(cohort)
+    images, labels = examples(cohort, recipe.preset)
     reader = build(recipe.preset.network, seed=recipe.seed)
     epochs = train(
         reader,
         images,
         labels,
-        validation=labelled_images(data["validation"]),
+        validation=examples(data["validation"], recipe.preset),
         seed=recipe.seed,
         config=recipe.preset.training,
         device=device,
         progress=progress,
     )
     history = [asdict(epoch) for epoch in epochs]
-    notes = {"recipe": asdict(recipe), "images": len(images), "history": history}
+    notes = {"recipe": recipe.facts, "images": len(images), "history": history}
     save(reader, path, seed=recipe.seed, notes=notes)
     return reader
 
 
 def obtain(
-    recipe: Recipe, *, committed: Path = COMMITTED, cache: Path = CACHE, progress: bool = False
+    recipe: Recipe,
+    *,
+    committed: Path = COMMITTED,
+    cache: Path = CACHE,
+    device: str = "cpu",
+    progress: bool = False,
 ) -> Reader:
     """The predictor of a recipe: from the project's data, from earlier runs, or trained now.
 
@@ -228,14 +287,15 @@ def obtain(
         recipe: The recipe.
         committed: The folder of predictors that come with the project.
         cache: The folder of those that were trained here.
+        device: Where to train.
         progress: Whether to show progress bars while training.
 
     Returns:
-        The predictor, in evaluation mode.
+        The predictor, on the CPU and in evaluation mode.
     """
     if (committed / recipe.file).is_file():
         return load(committed / recipe.file)
     try:
         return load(cache / recipe.file)
     except (FileNotFoundError, InputError):  # never made, or not to its end
-        return make(recipe, cache / recipe.file, progress=progress).eval()
+        return make(recipe, cache / recipe.file, device=device, progress=progress).cpu().eval()

@@ -194,33 +194,40 @@ def write_demographics(path: Path, races: Mapping[str, str]) -> None:
     pd.DataFrame(rows, columns=columns).to_excel(path, index=False)
 
 
-def write_mimic(folder: Path, layout: str = "hosp") -> tuple[Path, Path]:
+def write_mimic(
+    folder: Path,
+    layout: str = "hosp",
+    *,
+    rows: Sequence[tuple] = MIMIC_ROWS,
+    labels: Mapping[tuple[str, str], str] = MIMIC_LABELS,
+    patients: Sequence[tuple] = MIMIC_PATIENTS,
+) -> tuple[Path, Path]:
     """MIMIC-CXR-JPG 2 and MIMIC-IV in the layout of version 1 (core) or 2 (hosp)."""
     root, mimic_iv = folder / "mimic-cxr-jpg", folder / "mimic-iv"
     metadata, splits = [], []
-    for dicom, subject, study, view, date, split in MIMIC_ROWS:
+    for dicom, subject, study, view, date, split in rows:
         write_image(root / f"files/p{subject[:2]}/p{subject}/s{study}/{dicom}.jpg")
         key = {"dicom_id": dicom, "subject_id": subject, "study_id": study}
         metadata.append({**key, "ViewPosition": view, "StudyDate": date, "Rows": 24})
         splits.append({**key, "split": split})
-    labels = [
+    listed = [
         {"subject_id": subject, "study_id": study, "Pleural Effusion": label, "Edema": "0.0"}
-        for (subject, study), label in MIMIC_LABELS.items()
+        for (subject, study), label in labels.items()
     ]
     name = "mimic-cxr-2.0.0-{}.csv.gz".format
     write_csv(root / name("metadata"), METADATA, metadata)
-    write_csv(root / name("chexpert"), ["subject_id", "study_id", *sorted(CHEXPERT)], labels)
+    write_csv(root / name("chexpert"), ["subject_id", "study_id", *sorted(CHEXPERT)], listed)
     write_csv(root / name("split"), ["dicom_id", "study_id", "subject_id", "split"], splits)
-    write_mimic_iv(mimic_iv, layout)
+    write_mimic_iv(mimic_iv, layout, patients)
     return root, mimic_iv
 
 
-def write_mimic_iv(mimic_iv: Path, layout: str) -> None:
+def write_mimic_iv(mimic_iv: Path, layout: str, patients: Sequence[tuple] = MIMIC_PATIENTS) -> None:
     columns = ["subject_id", "gender", "anchor_age", "anchor_year", "anchor_year_group", "dod"]
-    patients = [dict(zip(columns, patient, strict=False)) for patient in MIMIC_PATIENTS]
+    listed = [dict(zip(columns, patient, strict=False)) for patient in patients]
     race = {"core": "ethnicity", "hosp": "race"}[layout]
     admissions = [{"subject_id": subject, race: value} for subject, value in MIMIC_RACES]
-    write_csv(mimic_iv / layout / "patients.csv.gz", columns, patients)
+    write_csv(mimic_iv / layout / "patients.csv.gz", columns, listed)
     header = ADMISSIONS.format(race=race).split(",")
     write_csv(mimic_iv / layout / "admissions.csv.gz", header, admissions)
     # Both versions have hosp; that of version 1 holds no patients.

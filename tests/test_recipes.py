@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from cfcore.datasets import from_phantom
 from cfcore.phantom import COEFFICIENTS, HOSPITALS, Phantom
 from cfcore.predictors import Reader, build, read_manifest, save
 from cfcore.recipes import (
+    COMMITTED,
     Recipe,
     labelled_images,
     make,
@@ -53,6 +55,19 @@ def test_the_same_recipe_gives_the_same_weights(tmp_path: Path) -> None:
 
     files = [tmp_path / name / recipe.file for name in ("a", "b")]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_the_committed_predictors_are_those_of_the_book() -> None:
+    book = preset("book")
+    recipes = [Recipe(book)]
+    for family, strength in product(("sex", "age"), (0.8, 0.9, 0.95)):
+        recipes.append(Recipe(book, "C", family, strength))
+
+    assert {path.name for path in COMMITTED.glob("*.safetensors")} >= {r.file for r in recipes}
+
+
+def test_the_size_of_test_sets_is_no_part_of_a_predictor() -> None:
+    assert Recipe(replace(TINY, patients=7)).file == Recipe(TINY).file
 
 
 def test_whatever_changes_has_another_file() -> None:
