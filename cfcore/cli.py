@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -210,8 +211,9 @@ def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--preset", default="smoke", metavar="NAME", help="smoke, book or paper (default: smoke)"
     )
     command.add_argument(
-        "--hospital", default="C", metavar="H", help="the phantom's hospital, C or M (default: C)"
+        "--hospital", default="C", metavar="H", help="the hospital, C or M (default: C)"
     )
+    add_folders(command)
     command.add_argument(
         "--data", metavar="FILE.csv", type=Path, help="your own table of images instead (CSV)"
     )
@@ -234,6 +236,22 @@ def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--max-images", type=int, default=144, metavar="B", help="images in flight (default: 144)"
     )
     command.set_defaults(command=marginalise)
+
+
+def add_folders(command: Parser) -> None:
+    """The options that say where real patients are."""
+    for name, what in (
+        ("chexpert", "CheXpert, the real hospital C"),
+        ("mimic", "MIMIC-CXR-JPG, the real hospital M"),
+        ("mimic-iv", "MIMIC-IV, where sexes and ages of hospital M are"),
+    ):
+        command.add_argument(
+            f"--{name}", type=Path, metavar="FOLDER", help=f"{what}; instead of the phantom"
+        )
+    for name in ("chexpert", "mimic"):
+        command.add_argument(
+            f"--{name}-masks", type=Path, metavar="FILE.csv", help="its lungs, by CheXmask"
+        )
 
 
 def add_interventions(command: Parser) -> None:
@@ -262,11 +280,14 @@ def add_interventions(command: Parser) -> None:
 def marginalise(arguments: argparse.Namespace) -> None:
     """Run predictors in every world."""
     from cfcore.job import marginalise_to_folder
+    from cfcore.sources import Folders
 
+    folders = Folders(**{each.name: getattr(arguments, each.name) for each in fields(Folders)})
     paths = marginalise_to_folder(
         arguments.out,
         preset=arguments.preset,
         hospital=arguments.hospital,
+        folders=None if folders == Folders() else folders,
         data=arguments.data,
         generator=arguments.generator,
         predictors=arguments.predictor,

@@ -22,6 +22,8 @@ from cfcore.predictors import LogitOffset, Predictor, load
 from cfcore.recipes import Preset, Recipe, obtain, parts, patients
 from cfcore.recipes import preset as find_preset
 from cfcore.shards import World
+from cfcore.sources import Folders, check_given, identity
+from cfcore.testsets import test_set
 
 OFFSETS = (0.5, 1.0, 2.0)
 TOLERANCE = 0.05  # how far the prevalence of a small balanced test set may be from training's
@@ -32,6 +34,7 @@ def marginalise_to_folder(
     *,
     preset: str = "smoke",
     hospital: str = "C",
+    folders: Folders | None = None,
     data: Path | None = None,
     generator: str | None = None,
     predictors: Sequence[str] = (),
@@ -47,8 +50,9 @@ def marginalise_to_folder(
     Args:
         out: The folder to write to, made if need be; finished shards are kept in ``out/shards``.
         preset: The sizes, and the predictors that are used unless others are named.
-        hospital: The hospital of the phantom.
-        data: A table of images to use instead of the phantom; needs a generator.
+        hospital: The hospital, ``"C"`` or ``"M"``.
+        folders: Where real patients are, to use instead of the phantom's; needs a generator.
+        data: A table of images to use instead; needs a generator.
         generator: ``module:name`` of a generator, or of a function without arguments that makes
             one; by default the phantom's oracle.
         predictors: ``name=file.safetensors`` or ``name=module:name`` of each predictor.
@@ -63,19 +67,18 @@ def marginalise_to_folder(
         The files that were written, the manifest last.
     """
     check_device(device)
-    sizes = find_preset(preset)
-    if data is not None and generator is None:
-        raise InputError("the phantom's oracle knows the phantom only: name a generator for --data")
-    cohort = (
-        balanced_test_set(hospital, sizes) if data is None else load_table(data, size=sizes.size)
-    )
+    sizes = find_preset(preset) if folders is None else find_preset(preset, folders=folders)
+    check_source(hospital, sizes, data, generator)
+    cohort = cohort_for(hospital, sizes, data)
     model = patients(hospital, sizes).oracle if generator is None else imported(generator)
-    readers = own_predictors(predictors) or default_predictors(hospital, sizes)
+    readers = own_predictors(predictors) or default_predictors(hospital, sizes, device)
     grid = weighted(Grid.product(dict(map(parse_values, do))) if do else paper_grid(), q, cohort)
 
     out.mkdir(parents=True, exist_ok=True)
     facts = {"preset": preset, "hospital": hospital, "data": None if data is None else str(data)}
     facts |= {"generator": generator or "oracle", "do": list(do), "q": q, "draws": draws}
+    if data is None and sizes.folders is not None:
+        facts |= {"table": identity(hospital, sizes.folders, sizes.size)}
     facts |= {"versions": {"cfcore": __version__, "torch": torch.__version__}}
     found = marginalise(
         model,
@@ -91,6 +94,25 @@ def marginalise_to_folder(
         provenance=facts,
     )
     return write(out, found, facts) if World.current(torch.device(device)).rank == 0 else []
+
+
+def check_source(hospital: str, preset: Preset, data: Path | None, generator: str | None) -> None:
+    """Refuse real patients that are not given, or that no generator is named for."""
+    if data is None and preset.folders is not None:
+        check_given(hospital, preset.folders)
+    if generator is None and (data is not None or preset.folders is not None):
+        raise InputError(
+            "the phantom's oracle knows the phantom only: name a generator for other images"
+        )
+
+
+def cohort_for(hospital: str, preset: Preset, data: Path | None) -> Dataset:
+    """The patients to marginalise over: those of a table, or a balanced test set."""
+    if data is not None:
+        return load_table(data, size=preset.size)
+    if preset.folders is not None:
+        return test_set(hospital, preset, "balanced")
+    return balanced_test_set(hospital, preset)
 
 
 def write(out: Path, found: dict[str, Predictions], facts: dict[str, object]) -> list[Path]:
@@ -111,9 +133,9 @@ def balanced_test_set(hospital: str, preset: Preset) -> Dataset:
     return data["test"].select(table)
 
 
-def default_predictors(hospital: str, preset: Preset) -> dict[str, Predictor]:
+def default_predictors(hospital: str, preset: Preset, device: str = "cpu") -> dict[str, Predictor]:
     """The basic predictor of a preset, trained if need be, and its logit offsets."""
-    basic = obtain(Recipe(preset, hospital), progress=True)
+    basic = obtain(Recipe(preset, hospital), device=device, progress=True)
     return {"basic": basic, **{f"logit-{b:g}": LogitOffset(basic, b) for b in OFFSETS}}
 
 

@@ -439,6 +439,11 @@ def test_marginalising_takes_your_own_images_generator_and_predictor(
     [
         ("--preset novel", "there is no preset 'novel'"),
         ("--hospital X", "X"),
+        ("--preset paper", "hospital C need --chexpert FOLDER"),
+        ("--preset paper --hospital M", "need --mimic FOLDER and --mimic-iv FOLDER"),
+        ("--preset paper --hospital X", "X"),
+        ("--chexpert nowhere", "name a generator"),
+        ("--chexpert nowhere --generator plugin:Mine", "nowhere"),
         ("--data scores.csv", "name a generator"),
         ("--data missing.csv --generator os:path", "missing.csv"),
         ("--generator nothing:here", "'nothing:here' cannot be imported"),

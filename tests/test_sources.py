@@ -13,9 +13,11 @@ from miniature import write_chexpert, write_csv, write_mimic
 from torch import Tensor
 
 from cfcore import InputError, testsets
+from cfcore.cli import main
 from cfcore.cohorts import age_group, assert_disjoint
 from cfcore.datasets import Dataset
 from cfcore.datasets.chexpert import DEMOGRAPHICS
+from cfcore.predictions import Predictions
 from cfcore.predictors import PredictorConfig, Reader, read_manifest
 from cfcore.recipes import Preset, Recipe, make, obtain, parts, patients, preset
 from cfcore.sources import Folders, check_given, identity, radiographs
@@ -259,3 +261,30 @@ def test_the_paper_is_about_real_patients() -> None:
         parts("C", preset("paper"))
     with pytest.raises(InputError, match="are real and have no oracle"):
         patients("C", preset("paper"))
+
+
+PLUGIN = """
+class Darker:
+    def abduct(self, x, pa, *, index=None, rng=None):
+        return x
+    def predict(self, noise, pa):
+        return noise * (1 - 0.1 * pa["sex"][:, None, None, None])
+"""
+
+
+def test_real_patients_can_be_marginalised_from_the_shell(
+    trees: dict[str, Folders], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "darker_plugin.py").write_text(PLUGIN)
+    folders = trees["M"]
+    words = f"marginalise --preset smoke --hospital M --mimic {folders.mimic} --do sex=0,1"
+    words += f" --mimic-iv {folders.mimic_iv} --generator darker_plugin:Darker --out found"
+
+    assert main(words.split()) == 0
+
+    basic = Predictions.load("found/basic.safetensors")
+    assert basic.logit_cf.shape == (len(basic.y), 2)
+    assert basic.y.float().mean() == 0.5
+    assert basic.provenance["table"] == identity("M", folders, 32)
