@@ -19,10 +19,10 @@ BASELINE := $(NOTEBOOKS:.md=.ipynb)
 SOURCES := $(shell find cfcore data -type f -not -name '*.pyc')
 PAGES := $(shell find book -type f) _config.yml _toc.yml
 
-.PHONY: help setup lint unit nbval book-check test book baseline bench serve clean
+.PHONY: help setup lint unit nbval book-check test book baseline reproduce bench serve clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
 
 setup: .venv/stamp ## Make .venv and install the lock
 
@@ -60,6 +60,12 @@ book: _build/html/index.html ## Execute every notebook and render the book
 
 baseline: setup ## Re-execute the committed notebooks (the nbval baseline)
 	for name in $(NOTEBOOKS:notebooks/%.md=%); do $(BIN)/cfcore run notebooks/$$name.md notebooks/$$name.ipynb; done
+
+PRESET ?= book
+CORES ?= 2
+
+reproduce: setup ## Train and marginalise everything from nothing, into runs/ (PRESET=book CORES=2)
+	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --config preset=$(PRESET)
 
 bench: setup ## Print the performance ratios
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done

@@ -6,18 +6,18 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
 import cfcore
 from cfcore.checks import InputError
+from cfcore.commands import add_predictor, add_setting, add_source, folders
 from cfcore.evaluate import UndefinedMetricWarning
 from cfcore.files import write_atomically
 from cfcore.notebook import NotebookError
 from cfcore.table import FileError
 
-EXPECTED = (FileError, InputError, NotebookError, OSError)
+EXPECTED = (FileError, InputError, NotebookError, OSError, FloatingPointError)
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,7 +57,8 @@ def describe(error: Exception) -> str:
     """One line about an error that the user can mend."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+    words = [str(error), *getattr(error, "__notes__", [])]
+    return " ".join("; ".join(words).split())
 
 
 def parser() -> Parser:
@@ -71,6 +72,8 @@ def parser() -> Parser:
     add_evaluate(commands)
     add_audit(commands)
     add_marginalise(commands)
+    add_predictor(commands)
+    add_setting(commands)
     add_run(commands)
     return root
 
@@ -208,12 +211,9 @@ def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
     )
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
     command.add_argument(
-        "--preset", default="smoke", metavar="NAME", help="smoke, book or paper (default: smoke)"
-    )
-    command.add_argument(
         "--hospital", default="C", metavar="H", help="the hospital, C or M (default: C)"
     )
-    add_folders(command)
+    add_source(command, preset="smoke")
     command.add_argument(
         "--data", metavar="FILE.csv", type=Path, help="your own table of images instead (CSV)"
     )
@@ -231,27 +231,10 @@ def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
         "the basic predictor of the preset and its three logit offsets)",
     )
     add_interventions(command)
-    command.add_argument("--device", default="cpu", help="where to compute (default: cpu)")
     command.add_argument(
         "--max-images", type=int, default=144, metavar="B", help="images in flight (default: 144)"
     )
     command.set_defaults(command=marginalise)
-
-
-def add_folders(command: Parser) -> None:
-    """The options that say where real patients are."""
-    for name, what in (
-        ("chexpert", "CheXpert, the real hospital C"),
-        ("mimic", "MIMIC-CXR-JPG, the real hospital M"),
-        ("mimic-iv", "MIMIC-IV, where sexes and ages of hospital M are"),
-    ):
-        command.add_argument(
-            f"--{name}", type=Path, metavar="FOLDER", help=f"{what}; instead of the phantom"
-        )
-    for name in ("chexpert", "mimic"):
-        command.add_argument(
-            f"--{name}-masks", type=Path, metavar="FILE.csv", help="its lungs, by CheXmask"
-        )
 
 
 def add_interventions(command: Parser) -> None:
@@ -280,14 +263,12 @@ def add_interventions(command: Parser) -> None:
 def marginalise(arguments: argparse.Namespace) -> None:
     """Run predictors in every world."""
     from cfcore.job import marginalise_to_folder
-    from cfcore.sources import Folders
 
-    folders = Folders(**{each.name: getattr(arguments, each.name) for each in fields(Folders)})
     paths = marginalise_to_folder(
         arguments.out,
         preset=arguments.preset,
         hospital=arguments.hospital,
-        folders=None if folders == Folders() else folders,
+        folders=folders(arguments),
         data=arguments.data,
         generator=arguments.generator,
         predictors=arguments.predictor,

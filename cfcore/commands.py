@@ -3,8 +3,11 @@
 import argparse
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cfcore.sources import Folders
+if TYPE_CHECKING:
+    from cfcore.recipes import Preset
+    from cfcore.sources import Folders
 
 FOLDERS = {
     "chexpert": ("FOLDER", "CheXpert, the real hospital C; instead of the phantom"),
@@ -25,8 +28,10 @@ def add_source(command: argparse.ArgumentParser, *, preset: str) -> None:
     command.add_argument("--device", default="cpu", help="where to compute (default: cpu)")
 
 
-def folders(arguments: argparse.Namespace) -> Folders | None:
+def folders(arguments: argparse.Namespace) -> "Folders | None":
     """The folders of real patients that were named, or None if none was."""
+    from cfcore.sources import Folders
+
     given = Folders(**{each.name: getattr(arguments, each.name) for each in fields(Folders)})
     return None if given == Folders() else given
 
@@ -130,7 +135,7 @@ def setting(arguments: argparse.Namespace) -> None:
     print(path)
 
 
-def sizes(arguments: argparse.Namespace) -> "object":
+def sizes(arguments: argparse.Namespace) -> "Preset":
     """The preset that was named, on the patients that were named."""
     from cfcore.recipes import preset
 

@@ -242,7 +242,8 @@ def examples(data: Dataset, preset: Preset) -> tuple[Images, Tensor]:
 def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = False) -> Reader:
     """Train the predictor of a recipe and keep it.
 
-    Training stops on the unbiased validation part, whatever the bias of the training set.
+    Training stops on the unbiased validation part, whatever the bias of the training set. If it
+    fails, the best weights until then are kept beside ``path`` as ``*.failed.safetensors``.
 
     Args:
         recipe: The recipe.
@@ -267,8 +268,15 @@ def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = Fa
         device=device,
         progress=progress,
     )
-    history = [asdict(epoch) for epoch in epochs]
+    history: list[dict[str, object]] = []
     notes = {"recipe": recipe.facts, "images": len(images), "history": history}
+    try:
+        history.extend(asdict(epoch) for epoch in epochs)
+    except Exception as error:
+        failed = path.with_name(f"{path.stem}.failed.safetensors")
+        save(reader, failed, seed=recipe.seed, notes=notes | {"error": str(error)})
+        error.add_note(f"the best weights until then are in {failed}")
+        raise
     save(reader, path, seed=recipe.seed, notes=notes)
     return reader
 

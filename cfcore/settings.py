@@ -113,6 +113,8 @@ class Run:
         if self.testset not in (setting.testset, *setting.shared):
             known = ", ".join((setting.testset, *setting.shared))
             raise InputError(f"setting {self.setting} is tested on {known}, not {self.testset!r}")
+        if not self.seeds:
+            raise InputError("one training of each predictor is needed, or more", column="seeds")
         if self.effect not in get_args(Effect):
             raise InputError(f"effect must be one of {get_args(Effect)}, not {self.effect!r}")
 
