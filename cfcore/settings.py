@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -209,7 +210,7 @@ def fill(
     hospital = find_setting(run.setting).test
     if generator is None:
         generator = patients(hospital, run.preset).oracle
-    made = run.recipes()
+    made, shards = run.recipes(), out.with_suffix(".shards")
     places = {} if predictors is None else {"committed": predictors, "cache": predictors}
     readers = {m.name: obtain(r, **places).to(device) for m, r in made.items()}
     found = marginalise(
@@ -220,14 +221,16 @@ def fill(
         effect=run.effect,
         device=device,
         max_images=max_images,
-        resume_dir=out.with_suffix(".shards"),
+        resume_dir=shards,
         progress=progress,
         provenance={"run": run.name, "preset": run.preset.name},
     )
     for member, recipe in made.items():
         own = asdict(member) | {"recipe": recipe.digest}
         found[member.name].provenance.update(own)
-    return save_bundle(found, out)
+    save_bundle(found, out)
+    shutil.rmtree(shards)
+    return out
 
 
 def predictions(

@@ -6,7 +6,7 @@ each replicate; a claim is then computed in every replicate from its columns alo
 resampled too, in :meth:`Study.resampled_seeds`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,13 +147,23 @@ def study(
     )
     weight = torch.cat(list(sampling.counts()))[:, sampling.code].double()
     weight = torch.cat((torch.ones_like(weight[:1]), weight))  # (1 + B, N)
-    groups = strata(first.parents)
+    few, groups = weight[: 1 + sampling.rank_replicates], strata(first.parents)
     every = [
-        report(p, sampling) | discrimination(p, weight, groups) | responses(p, weight)
+        report(p, sampling)
+        | discrimination(p, few, groups)
+        | subgroups(p, few)
+        | responses(p, weight)
         for p in given.values()
     ]
-    stacked = {name: np.stack([values[name] for values in every]) for name in every[0]}
+    stacked = {
+        name: np.stack([padded(values[name], replicates) for values in every]) for name in every[0]
+    }
     return Study(members, stacked)
+
+
+def padded(values: np.ndarray, replicates: int) -> np.ndarray:
+    """An estimate and some of its replicates, with NaN for the others, shape (1 + replicates,)."""
+    return np.pad(values, (0, 1 + replicates - len(values)), constant_values=np.nan)
 
 
 def study_run(
@@ -181,43 +191,39 @@ def study_run(
 
 
 def report(given: Predictions, sampling: Resampling) -> dict[str, np.ndarray]:
-    """The metrics of the paper, each of shape (1 + B,)."""
+    """The metrics of the paper, estimate and replicates, each of shape (1 + B,)."""
     question = check_question(0.5, (0.5, 0.25, 0.1), BINS, "bce", correction=int(given.draws))
     estimates = evaluate_table(given.table, question)
     values = replicate(given.table, question, sampling)
-    found = {}
-    for name, estimate in estimates.items():
-        found[name] = np.full(1 + sampling.replicates, np.nan)
-        found[name][0] = estimate
-        found[name][1 : 1 + len(values[name])] = values[name]
-    return found
+    return {name: np.append(estimate, values[name]) for name, estimate in estimates.items()}
 
 
-def strata(parents: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Which group each patient is in, one-hot, for each attribute that is recorded for all.
+def strata(parents: Mapping[str, Tensor]) -> dict[str, list[Tensor]]:
+    """Who is in each group of each attribute.
 
     Args:
         parents: The recorded parents, each of shape (N,).
 
     Returns:
-        Membership by attribute, shape (groups, N).
+        By attribute, for each group the rows of its members.
     """
     age = torch.tensor(age_group(pd.Series(parents["age"].numpy())).to_numpy())
     codes = {"sex": (parents["sex"], 2), "race": (parents["race"], len(RACES))}
     codes["age"] = (age, len(AGE_GROUPS))
     return {
-        name: torch.stack([(code == group).double() for group in range(count)])
+        name: [(code == group).nonzero()[:, 0] for group in range(count)]
         for name, (code, count) in codes.items()
     }
 
 
 def discrimination(
-    given: Predictions, weight: Tensor, groups: Mapping[str, Tensor]
+    given: Predictions, weight: Tensor, groups: Mapping[str, Sequence[Tensor]]
 ) -> dict[str, np.ndarray]:
     """The AUC, and its worst gap between the groups of each attribute, each of shape (1 + B,)."""
-    found = {"AUC": auc(given.logit_obs, given.y, weight).numpy()}
+    score, y = given.logit_obs, given.y
+    found = {"AUC": auc(score, y, weight).numpy()}
     for name, members in groups.items():
-        areas = torch.stack([auc(given.logit_obs, given.y, weight * own) for own in members])
+        areas = torch.stack([auc(score[own], y[own], weight[:, own]) for own in members])
         found[f"gap_{name}"] = (areas.amax(dim=0) - areas.amin(dim=0)).numpy()
         if name == "sex":
             found["AUC_men"], found["AUC_women"] = areas.numpy()
@@ -237,7 +243,6 @@ def responses(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     rows["null_abs"] = (observed - null).abs()
     found = {name: (share @ values).numpy() for name, values in rows.items()}
     found["ECE_q"] = pooled_calibration(p, given.y, given.q, share).numpy()
-    found["variance_ratio"] = variance_ratio(observed, p, given, weight).numpy()
     age = given.parents["age"]
     found["score_sex"] = score_gap(observed, given, given.parents["sex"] == 1, weight)
     found["score_age"] = score_gap(observed, given, age > 65, weight, against=age < 45)
@@ -264,7 +269,7 @@ def pooled_calibration(p: Tensor, y: Tensor, q: Tensor, share: Tensor) -> Tensor
     return (share @ sums).abs().sum(dim=1)
 
 
-def variance_ratio(observed: Tensor, p: Tensor, given: Predictions, weight: Tensor) -> Tensor:
+def subgroups(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     r"""The estimated variance of counterfactual over that of observed subgroup means.
 
     A subgroup is the patients nearest to one intervention of the grid. Its mean score is estimated
@@ -272,31 +277,34 @@ def variance_ratio(observed: Tensor, p: Tensor, given: Predictions, weight: Tens
     (:func:`~cfcore.metrics.observational_mean`, :func:`~cfcore.metrics.counterfactual_mean`).
 
     Args:
-        observed: Observed scores, shape (N,).
-        p: Counterfactual scores, shape (N, K).
-        given: The predictions, for parents and grid.
+        given: The predictions.
         weight: How often each patient is in each sample, shape (B, N).
 
     Returns:
-        The largest ratio over the subgroups of ten members or more in each sample, shape (B,);
-        where the gain is least.
+        ``variance_ratio``, the largest over the subgroups of ten members or more in each sample,
+        shape (B,): where the gain is least.
     """
     if given.draws:
-        return weight.new_full((len(weight),), torch.nan)
+        return {"variance_ratio": np.full(len(weight), np.nan)}
     nearest = Grid(given.grid).nearest({name: given.parents[name] for name in given.grid})
-    ratios = []
+    observed, p = given.logit_obs.double().sigmoid(), given.logit_cf.double().sigmoid()
+    largest = np.full(len(weight), np.nan)
     for k in range(p.shape[1]):
-        member = weight * (nearest == k)
-        if (nearest == k).sum() >= SMALLEST:
-            ratios.append(mean_variance(weight, p[:, k]) / mean_variance(member, observed))
-    return torch.stack(ratios).amax(dim=0) if ratios else weight.new_full((len(weight),), torch.nan)
+        own = (nearest == k).nonzero()[:, 0]
+        if len(own) >= SMALLEST:
+            everyone, members = (
+                mean_variance(weight, p[:, k]),
+                mean_variance(weight[:, own], observed[own]),
+            )
+            largest = np.fmax(largest, (everyone / members).numpy())
+    return {"variance_ratio": largest}
 
 
 def mean_variance(weight: Tensor, score: Tensor) -> Tensor:
-    """The estimated variance of each weighted mean, shape (B,)."""
+    """The estimated variance of each weighted mean, NaN of fewer than two, shape (B,)."""
     mean, size = mean_score(weight, score), weight.sum(dim=1)
-    square = mean_score(weight, score**2) - mean**2
-    return (square * size / (size - 1)).clamp(min=0) / size
+    variance = (mean_score(weight, score**2) - mean**2) / (size - 1)
+    return variance.where(size > 1, torch.nan)
 
 
 def score_gap(
@@ -321,8 +329,9 @@ def score_gap(
     against = ~member if against is None else against
     gaps = []
     for label in (0, 1):
-        first, second = (weight * (given.y == label) * group for group in (member, against))
-        gaps.append(mean_score(first, observed) - mean_score(second, observed))
+        both = [((given.y == label) & group).nonzero()[:, 0] for group in (member, against)]
+        first, second = (mean_score(weight[:, rows], observed[rows]) for rows in both)
+        gaps.append(first - second)
     return (sum(gaps) / 2).abs().numpy()
 
 
