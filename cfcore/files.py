@@ -2,7 +2,46 @@
 
 import errno
 import os
+import tempfile
 from pathlib import Path
+
+
+def check_writable(folder: str | Path, size: int = 1) -> Path:
+    """Make a folder and see that a file of some size can be written there.
+
+    To be called before a long computation whose result goes there: a folder that cannot be made,
+    a disk that is mounted for reading only or that is full shows now and not hours later. What is
+    written for the purpose never has a name, so that not even a kill leaves it behind.
+
+    Args:
+        folder: The folder, made if need be.
+        size: The size to try, in bytes.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OSError: If nothing can be written there; its ``filename`` is the folder.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> check_writable(folder / "new").is_dir()
+        True
+        >>> (folder / "file").touch()
+        >>> check_writable(folder / "file" / "new")
+        Traceback (most recent call last):
+        ...
+        NotADirectoryError: [Errno 20] Not a directory: ...
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(size))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(folder)) from None
+    return Path(folder)
 
 
 def write_atomically(path: str | Path, content: bytes) -> Path:

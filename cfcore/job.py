@@ -13,7 +13,7 @@ from cfcore import __version__
 from cfcore.balance import balanced
 from cfcore.checks import InputError
 from cfcore.datasets import Dataset, load_table
-from cfcore.files import write_atomically
+from cfcore.files import check_writable, write_atomically
 from cfcore.generator import Effect, Generator
 from cfcore.interventions import Grid, paper_grid, parse_values
 from cfcore.marginalise import marginalise
@@ -71,10 +71,11 @@ def marginalise_to_folder(
     check_source(hospital, sizes, data, generator)
     cohort = cohort_for(hospital, sizes, data)
     model = patients(hospital, sizes).oracle if generator is None else imported(generator)
-    readers = own_predictors(predictors) or default_predictors(hospital, sizes, device)
     grid = weighted(Grid.product(dict(map(parse_values, do))) if do else paper_grid(), q, cohort)
+    readers = own_predictors(predictors)
+    check_writable(out)  # before anything is trained
+    readers = readers or default_predictors(hospital, sizes, device)
 
-    out.mkdir(parents=True, exist_ok=True)
     facts = {"preset": preset, "hospital": hospital, "data": None if data is None else str(data)}
     facts |= {"generator": generator or "oracle", "do": list(do), "q": q, "draws": draws}
     if data is None and sizes.folders is not None:
@@ -146,6 +147,8 @@ def own_predictors(words: Sequence[str]) -> dict[str, Predictor]:
         name, _, where = word.partition("=")
         if not name or not where:
             raise InputError(f"{word!r} is not of the form NAME=FILE", column="predictor")
+        if Path(name).name != name or name in named:
+            raise InputError(f"{name!r} cannot name a file of its own", column="predictor")
         named[name] = load(where) if where.endswith(".safetensors") else imported(where)
     return named
 

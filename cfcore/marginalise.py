@@ -57,8 +57,16 @@ class Job:
         """The number of interventions, K."""
         return next(iter(self.values.values())).shape[-1]
 
+    def shape(self, rows: np.ndarray) -> tuple[int, int, int]:
+        """The shape of the logits of some patients: predictors, patients, and 2 + K."""
+        return len(self.predictors), len(rows), 2 + self.worlds
+
+    def images(self, rows: np.ndarray) -> str:
+        """A hash of what the images of some patients are made of."""
+        return self.data.take(rows).fingerprint()
+
     def fingerprint(self) -> str:
-        """A hash of everything on which the result depends, but for the last digits."""
+        """A hash of everything on which the result depends, but for images and last digits."""
         parts = [self.generator, self.data.table, self.effect, dict(self.values)]
         return fingerprint(*parts, dict(self.predictors))
 
@@ -192,6 +200,38 @@ def check_finite(job: Job, logits: Tensor, rows: np.ndarray) -> None:
         )
 
 
+def pieces(rows: np.ndarray) -> list[np.ndarray]:
+    """The rows of each shard."""
+    return [rows[start : start + SHARD] for start in range(0, len(rows), SHARD)]
+
+
+def finished(job: Job, rows: np.ndarray, shards: Shards) -> list[Tensor | None]:
+    """The shards of earlier runs, None for those to be computed.
+
+    All are read before anything is computed, so that a damaged one shows at once.
+    """
+    return [
+        shards.read(number, job.shape(some), job.images(some)) if shards.has(number) else None
+        for number, some in enumerate(pieces(rows))
+    ]
+
+
+def new_shard(
+    job: Job, number: int, rows: np.ndarray, shards: Shards, bar: tqdm, workers: int
+) -> Tensor:
+    """Compute and keep one shard, if there is room to keep it and every logit is a number.
+
+    What the images are is noted before they are read: should one be replaced meanwhile, the shard
+    is refused later, not believed.
+    """
+    shards.check_writable(job.shape(rows))
+    images = job.images(rows) if shards.folder else ""
+    part = shard_logits(job, rows, bar, workers)
+    check_finite(job, part, rows)
+    shards.write(number, part, images)
+    return part
+
+
 def marginalise(
     generator: Generator,
     predictors: Mapping[str, Predictor],
@@ -231,8 +271,9 @@ def marginalise(
         The predictions of each predictor, on the CPU.
 
     Raises:
-        InputError: If a predictor returns a value that is not a number, or ``resume_dir`` holds
-            something else; the message names the patient or the file.
+        InputError: If an image cannot be read, a predictor returns a value that is not a number, or
+            ``resume_dir`` holds something else; the message names the file or the patient.
+        OSError: If ``resume_dir`` cannot be written to, which is tried before each shard.
 
     Example:
         >>> from cfcore.datasets import from_phantom
@@ -250,20 +291,14 @@ def marginalise(
     world = World.current(job.device)
     rows = np.arange(world.rank, len(data), world.size)
     shards = Shards(resume_dir, job.fingerprint() if resume_dir else "", world)
-
-    parts: list[Tensor] = []
+    parts = finished(job, rows, shards)
     total = len(rows) * (2 + job.worlds)
     with tqdm(total=total, unit=" images", unit_scale=True, disable=not progress) as bar:
-        for number, start in enumerate(range(0, len(rows), SHARD)):
-            some = rows[start : start + SHARD]
-            part = shards.read(number, (len(predictors), len(some), 2 + job.worlds))
-            if part is None:
-                part = shard_logits(job, some, bar, workers)
-                check_finite(job, part, some)
-                shards.write(number, part)
+        for number, some in enumerate(pieces(rows)):
+            if parts[number] is None:
+                parts[number] = new_shard(job, number, some, shards, bar, workers)
             else:
                 bar.update(len(some) * (2 + job.worlds))
-            parts.append(part)
     empty = torch.zeros(len(predictors), 0, 2 + job.worlds)
     logits = world.gather(torch.cat([empty, *parts], dim=1), len(data))
     return collect(job, logits, grid.q if draws is None else None, provenance)

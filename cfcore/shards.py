@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor, distributed, nn
 
 from cfcore.checks import InputError
-from cfcore.files import write_atomically
+from cfcore.files import check_writable, write_atomically
+
+HEADER = 1024  # bytes of a shard beside its logits, at most
 
 
 def fingerprint(*things: object) -> str:
@@ -103,6 +106,10 @@ class World:
 class Shards:
     """The finished shards of one process of one job, in a folder.
 
+    Each shard carries a seal: a hash of the job, of the images of its patients and of its own
+    content. A shard that was damaged, moved here from another job, or made of images that are
+    others now is refused by its name.
+
     Args:
         folder: The folder, made if need be; None keeps nothing.
         job: The fingerprint of the job; a folder that holds another job is refused.
@@ -111,14 +118,15 @@ class Shards:
 
     def __init__(self, folder: str | Path | None, job: str, world: World) -> None:
         self.folder = None if folder is None else Path(folder)
+        self.job = job
         self.world = world
         if self.folder is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "job.json"
         if not path.is_file():
+            check_writable(self.folder)
             write_atomically(path, json.dumps({"fingerprint": job}).encode())
-        elif json.loads(path.read_text()).get("fingerprint") != job:
+        elif read_fingerprint(path) != job:
             raise InputError(f"{path}: the shards are of another job; choose another folder")
 
     def path(self, number: int) -> Path:
@@ -127,24 +135,61 @@ class Shards:
             self.folder / f"shard-{self.world.rank}-of-{self.world.size}-{number:05d}.safetensors"
         )
 
-    def read(self, number: int, shape: tuple[int, ...]) -> Tensor | None:
-        """A finished shard, or None if it is not finished."""
+    def seal(self, part: Tensor, images: str) -> Tensor:
+        """What shows that a shard is whole and made of these images, shape (32,), uint8."""
+        return torch.tensor(
+            list(bytes.fromhex(fingerprint(self.job, images, part))), dtype=torch.uint8
+        )
+
+    def has(self, number: int) -> bool:
+        """Whether a shard is finished."""
+        return self.folder is not None and self.path(number).is_file()
+
+    def read(self, number: int, shape: tuple[int, ...], images: str) -> Tensor:
+        """A finished shard.
+
+        Args:
+            number: The number of the shard.
+            shape: The shape that it must have.
+            images: The fingerprint of the images of its patients.
+
+        Raises:
+            InputError: If the file is not such a shard.
+        """
         from safetensors import SafetensorError
         from safetensors.torch import load
 
-        if self.folder is None or not self.path(number).is_file():
-            return None
         try:
-            part = load(self.path(number).read_bytes())["logits"]
+            found = load(self.path(number).read_bytes())
+            part, seal = found["logits"], found["seal"]
         except (SafetensorError, KeyError):
             part = None
         if part is None or tuple(part.shape) != shape:
             raise InputError(f"{self.path(number)}: the shard is damaged; remove it to go on")
+        if not torch.equal(seal, self.seal(part, images)):
+            raise InputError(
+                f"{self.path(number)}: the shard is damaged, or its images are not what they were; "
+                "remove it to go on"
+            )
         return part
 
-    def write(self, number: int, part: Tensor) -> None:
-        """Keep a finished shard."""
+    def check_writable(self, shape: tuple[int, ...]) -> None:
+        """Refuse to begin with a shard of some shape for which there is no room."""
+        if self.folder is not None:
+            check_writable(self.folder, 4 * math.prod(shape) + HEADER)
+
+    def write(self, number: int, part: Tensor, images: str) -> None:
+        """Keep a finished shard, made of images with this fingerprint."""
         from safetensors.torch import save
 
         if self.folder is not None:
-            write_atomically(self.path(number), save({"logits": part.contiguous()}))
+            sealed = {"logits": part.contiguous(), "seal": self.seal(part, images)}
+            write_atomically(self.path(number), save(sealed))
+
+
+def read_fingerprint(path: Path) -> str:
+    """The fingerprint of the job that a folder belongs to."""
+    try:
+        return json.loads(path.read_bytes())["fingerprint"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path}: the file is damaged; remove it to go on") from None

@@ -173,6 +173,15 @@ class Dataset:
                 yield Batch(rows, x, {name: values[rows] for name, values in pa.items()})
                 bar.update(len(rows))
 
+    def fingerprint(self) -> str:
+        """A hash of the images by what they are made of, "" if their source cannot tell.
+
+        Images in memory are hashed by their pixels, files by their names, sizes and modification
+        times. Nothing is decoded.
+        """
+        own = getattr(self._source, "fingerprint", None)
+        return own(self._rows) if own else ""
+
     def cached(self, folder: str | Path, *, workers: int = 0, size: int = 64) -> "Dataset":
         """Decode every image once into a file and read from that file ever after.
 
