@@ -223,11 +223,11 @@ def worse_pairs(study: Study, statistic: str) -> np.ndarray:
 
     ``{}`` in the name of the statistic stands for the attribute of the bias.
     """
-    pairs = [
-        study.column(statistic.format(family), family, strength)
-        > study.column(statistic.format(family), f"control {family}", strength)
-        for family, strength in BIASED
-    ]
+    pairs = []
+    for family, strength in BIASED:
+        name = statistic.format(family)
+        biased, control = (study.column(name, f, strength) for f in (family, f"control {family}"))
+        pairs.append(np.where(np.isnan(biased - control), np.nan, biased > control))
     return np.mean(pairs, axis=0)
 
 

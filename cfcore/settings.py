@@ -8,13 +8,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
 
+import torch
+
+from cfcore import __version__
 from cfcore.bundle import load_bundle, offset, save_bundle
 from cfcore.checks import InputError
+from cfcore.datasets import Dataset
 from cfcore.generator import Effect, Generator
 from cfcore.interventions import paper_grid
 from cfcore.marginalise import MAX_IMAGES, marginalise
 from cfcore.predictions import Predictions
+from cfcore.predictors import commit
 from cfcore.recipes import Preset, Recipe, obtain, parts, patients, training_table
+from cfcore.shards import fingerprint
 from cfcore.testsets import Kind, test_set
 
 BETAS = (0.5, 1.0, 2.0)
@@ -213,17 +219,18 @@ def fill(
     made, shards = run.recipes(), out.with_suffix(".shards")
     places = {} if predictors is None else {"committed": predictors, "cache": predictors}
     readers = {m.name: obtain(r, **places).to(device) for m, r in made.items()}
+    data = test_set(hospital, run.preset, run.testset)
     found = marginalise(
         generator,
         readers,
-        test_set(hospital, run.preset, run.testset),
+        data,
         paper_grid(),
         effect=run.effect,
         device=device,
         max_images=max_images,
         resume_dir=shards,
         progress=progress,
-        provenance={"run": run.name, "preset": run.preset.name},
+        provenance=provenance(run, generator, data),
     )
     for member, recipe in made.items():
         own = asdict(member) | {"recipe": recipe.digest}
@@ -231,6 +238,18 @@ def fill(
     save_bundle(found, out)
     shutil.rmtree(shards)
     return out
+
+
+def provenance(run: Run, generator: Generator, data: Dataset) -> dict[str, object]:
+    """What is needed to make the predictions of a run again, but for the predictors."""
+    return {
+        "run": run.name,
+        "preset": run.preset.name,
+        "generator": type(generator).__name__,
+        "table": fingerprint(data.table)[:12],
+        "commit": commit(),
+        "versions": {"cfcore": __version__, "torch": torch.__version__},
+    }
 
 
 def predictions(

@@ -84,6 +84,15 @@ def test_exposure_compares_with_the_control_of_the_same_size() -> None:
     assert 0.2 < claims.worse_pairs(study, "gap_{}").mean() < 0.8
 
 
+def test_replicates_that_were_not_computed_do_not_count() -> None:
+    study = made_up({})
+    for name in ("gap_sex", "gap_age", "S_rank"):
+        study.values[name][:, 21:] = np.nan
+    assert np.isnan(claims.worse_pairs(study, "gap_{}")[:, 21:]).all()
+    assert np.isnan(claims.transitions(study, "S_rank", ("sex",))[:, 21:]).all()
+    assert not np.isnan(claims.worse_pairs(study, "gap_{}")[:, :21]).any()
+
+
 def test_partial_correlation_removes_what_is_shared(rng_seed: int = 3) -> None:
     rng = np.random.default_rng(rng_seed)
     z = rng.normal(size=(4000, 1))
