@@ -17,7 +17,14 @@ MARKERS = {"basic": "o", "logit": "s", "sex": "D", "age": "^"}
 NAMES = {"logit": "logit offset", "sex": "sex bias", "age": "age bias"}
 
 
-def ladder(ax: "Axes", summary: "pd.DataFrame", metric: str, *, label: str | None = None) -> None:
+def ladder(
+    ax: "Axes",
+    summary: "pd.DataFrame",
+    metric: str,
+    *,
+    label: str | None = None,
+    linestyle: str = "-",
+) -> None:
     """A metric along the three chains of rising bias, with intervals.
 
     Args:
@@ -25,6 +32,7 @@ def ladder(ax: "Axes", summary: "pd.DataFrame", metric: str, *, label: str | Non
         summary: What :meth:`cfcore.study.Study.summary` returns.
         metric: Which metric.
         label: What to write on the vertical axis; by default the name of the metric.
+        linestyle: How to draw the lines, if there are several metrics.
     """
     rows = summary[summary.metric == metric].set_index(["family", "strength"])
     start = 0
@@ -32,13 +40,13 @@ def ladder(ax: "Axes", summary: "pd.DataFrame", metric: str, *, label: str | Non
     for family, strengths in STEPS.items():
         if (family, strengths[0]) not in rows.index:
             continue
-        kinds_ = [("basic", 0.0), *((family, s) for s in strengths)]
-        cells = rows.loc[kinds_]
+        steps = [("basic", 0.0), *((family, s) for s in strengths)]
+        cells = rows.loc[steps]
         x = start + np.arange(len(cells))
         error = np.abs(cells[["low", "high"]].to_numpy().T - cells["mean"].to_numpy())
         ax.errorbar(
             x, cells["mean"], error, color=COLOURS[family], marker=MARKERS[family],
-            capsize=2, lw=1.5, label=NAMES[family],
+            capsize=2, lw=1.5, ls=linestyle, label=NAMES[family],
         )  # fmt: skip
         ticks += zip(x, ["basic", *(f"{s:g}" for s in strengths)], strict=True)
         start = x[-1] + 2

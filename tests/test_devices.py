@@ -47,6 +47,7 @@ METRICS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "expected_calibration_error": lambda d: m.expected_calibration_error(d["obs"], d["y"]),
     "maximum_calibration_error": lambda d: m.maximum_calibration_error(d["obs"], d["y"]),
     "stability_variance": lambda d: m.stability_variance(d["p"], d["q"]),
+    "attribute_variance": lambda d: m.attribute_variance(d["p"], d["q"], d["q"] > 0.2),
     "flip_rate": lambda d: m.flip_rate(d["obs"], d["p"], d["q"]),
     "disagreement_rate": lambda d: m.disagreement_rate(d["obs"], d["p"][:, 1]),
     "mean_absolute_difference": lambda d: m.mean_absolute_difference(d["obs"], d["p"][:, 1]),

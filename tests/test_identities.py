@@ -283,3 +283,33 @@ def test_rounding_protects_every_threshold(k: int) -> None:
         question = Question(threshold=threshold)
         report = summarise(obs, obs[:, None].expand(11, k), uniform(k), question=question)
         assert report["D_obs"] == 0
+
+
+def test_attributes_and_interaction_make_up_the_variance() -> None:
+    rng = torch.Generator().manual_seed(4)
+    p = torch.rand(50, 2, 3, generator=rng, dtype=torch.float64)
+    first, second = torch.tensor([0.3, 0.7]), torch.tensor([0.2, 0.5, 0.3])
+    q = (first[:, None] * second).flatten().double()
+    values = torch.cartesian_prod(torch.arange(2), torch.arange(3))
+    flat = p.flatten(1)
+
+    parts = [m.attribute_variance(flat, q, column) for column in values.T]
+    mean = (flat @ q)[:, None, None]
+    rows, columns = (p @ second.double())[..., None], (first.double() @ p)[:, None]
+    interaction = ((p - rows - columns + mean) ** 2).flatten(1) @ q
+
+    total = m.stability_variance(flat, q)
+    torch.testing.assert_close(sum(parts) + interaction.mean(), total)
+
+
+def test_an_area_of_a_weighted_sample_is_that_of_the_repeated_patients() -> None:
+    rng = torch.Generator().manual_seed(5)
+    score = torch.randn(40, generator=rng).round(decimals=1)
+    y = (torch.rand(40, generator=rng) < 0.4).long()
+    weight = torch.randint(3, (6, 40), generator=rng)
+
+    areas = m.auc(score, y, weight)
+
+    for area, times in zip(areas, weight, strict=True):
+        rows = torch.repeat_interleave(times)
+        torch.testing.assert_close(area, m.auc(score[rows], y[rows]))

@@ -135,3 +135,40 @@ def test_the_workflow_knows_every_job() -> None:
     words += ["--config", "preset=smoke", "seeds=1"]
     done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+BOOK = list(settings.all_runs(recipes.preset("book")))
+
+
+@pytest.mark.parametrize("run", BOOK, ids=lambda run: run.name)
+def test_the_predictions_of_the_book_are_committed(run: Run) -> None:
+    path = settings.COMMITTED / run.file
+    assert path.is_file(), "the book preset has changed: run the experiments again"
+    assert path.stat().st_size < 5_000_000
+    bundle = load_bundle(path)
+    assert list(bundle) == [member.name for member in run.recipes()]
+    for given in bundle.values():
+        assert len(given) == 1000
+        assert torch.equal(given.logit_null, given.logit_obs)
+        assert {"commit", "table", "versions", "recipe"} <= given.provenance.keys()
+
+
+def test_committed_data_stay_small() -> None:
+    files = [path for path in (settings.COMMITTED.parent).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 25_000_000
+    assert max(path.stat().st_size for path in files) < 5_000_000
+
+
+def test_committed_weights_give_the_committed_predictions() -> None:
+    run = BOOK[0]
+    member = Member("sex", 0.95, 0)
+    given = settings.predictions(run)[member]
+    data = settings.test_set("C", run.preset, run.testset).take(range(12))
+    again = settings.marginalise(
+        recipes.patients("C", run.preset).oracle,
+        {"again": recipes.obtain(run.recipes()[member])},
+        data,
+        settings.paper_grid(),
+    )["again"]
+    assert again.patient == given.patient[:12]
+    torch.testing.assert_close(again.logit_cf, given.logit_cf[:12], atol=1e-4, rtol=1e-4)
