@@ -5,11 +5,11 @@ import json
 import math
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from cfcore.generator import Parents
 from cfcore.graph import CHEST, CausalGraph, Variable
 
 Architecture = Literal["small", "densenet121"]
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @runtime_checkable
@@ -185,10 +187,7 @@ class LogitOffset(nn.Module):
 def save(
     reader: Reader, path: Path | str, *, seed: int, notes: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes the weights as safetensors, and a JSON manifest beside them.
-
-    Each file appears whole or not at all. The manifest is written last and holds the digest of
-    the weights, so a pair of which one half is missing or old is refused when it is loaded.
+    """Writes a predictor; see :func:`write_weights`.
 
     Args:
         reader: The predictor.
@@ -196,13 +195,36 @@ def save(
         seed: The seed that the predictor was trained with.
         notes: Further entries of the manifest: training settings, statistics, data.
     """
+    write_weights(path, reader, asdict(reader.config), seed=seed, notes=notes)
+
+
+def write_weights(
+    path: Path | str,
+    module: nn.Module,
+    config: Mapping[str, Any],
+    *,
+    seed: int,
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the weights as safetensors, and a JSON manifest beside them.
+
+    Each file appears whole or not at all. The manifest is written last and holds the digest of
+    the weights, so a pair of which one half is missing or old is refused when it is loaded.
+
+    Args:
+        path: The file of the weights, ``*.safetensors``; the manifest ends in ``.json``.
+        module: The network.
+        config: What the network was made of.
+        seed: The seed that it was trained with.
+        notes: Further entries of the manifest: training settings, statistics, data.
+    """
     from safetensors.torch import save as to_bytes
 
     path = _weights_path(path)
-    state = {name: value.detach().cpu().contiguous() for name, value in reader.state_dict().items()}
+    state = {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
     weights = to_bytes(state)
     manifest = {
-        "config": asdict(reader.config),
+        "config": dict(config),
         "seed": seed,
         "sha256": hashlib.sha256(weights).hexdigest(),
         "commit": commit(),
@@ -228,6 +250,24 @@ def load(path: Path | str, *, graph: CausalGraph = CHEST) -> Reader:
     Returns:
         The predictor, in evaluation mode, on the CPU.
     """
+    return read_weights(
+        path, lambda config: build(PredictorConfig(**config), seed=0, graph=graph)
+    ).eval()
+
+
+def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> Module:
+    """Reads a network that :func:`write_weights` wrote.
+
+    Args:
+        path: The file of the weights.
+        make: Makes the network, with any weights, from its configuration.
+
+    Returns:
+        The network, on the CPU.
+
+    Raises:
+        InputError: If weights and manifest do not belong together.
+    """
     from safetensors.torch import load as from_bytes
 
     path = _weights_path(path)
@@ -235,11 +275,11 @@ def load(path: Path | str, *, graph: CausalGraph = CHEST) -> Reader:
     if hashlib.sha256(weights).hexdigest() != manifest.get("sha256"):
         raise InputError(f"{path} is not the file that its manifest describes: save it again")
     try:
-        reader = build(PredictorConfig(**manifest["config"]), seed=0, graph=graph)
-        reader.load_state_dict(from_bytes(weights))
+        module = make(manifest["config"])
+        module.load_state_dict(from_bytes(weights))
     except (KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{path.with_suffix('.json')} does not describe it: {error}") from None
-    return reader.eval()
+    return module
 
 
 def read_manifest(path: Path | str) -> dict[str, Any]:
