@@ -1,0 +1,1 @@
+r"""Deep structural causal models: learned mechanisms of the parents and of the image."""
