@@ -47,7 +47,7 @@ class StructuralModel(Protocol):
             do: The values to set: numbers, or tensors of shape (B,).
             effect: ``"direct"`` or ``"total"``.
             rng: The source of randomness of discrete mechanisms, whose noise is known only
-                up to a distribution; their most probable noise is taken without one.
+                up to a distribution; the mean of that distribution is taken without one.
 
         Returns:
             All parents after the action, each of shape (B,).
