@@ -60,8 +60,10 @@ def add_predictor(commands: "argparse._SubParsersAction") -> None:
 
 def predictor(arguments: argparse.Namespace) -> None:
     """Train one predictor, or find it."""
+    from cfcore.job import check_device
     from cfcore.recipes import Recipe, obtain
 
+    check_device(arguments.device)
     recipe = Recipe(
         sizes(arguments),
         arguments.hospital,

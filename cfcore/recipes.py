@@ -144,6 +144,8 @@ class Recipe:
             )
         if self.images is not None and self.images < 1:
             raise InputError(f"{self.images} training images are too few")
+        if self.seed < 0:
+            raise InputError(f"a seed is 0 or more, not {self.seed}", column="seed")
         if self.family != "basic" and self.images is not None:
             raise InputError("only basic predictors are trained on a given number of images")
 
@@ -224,7 +226,11 @@ def training_table(recipe: Recipe, table: pd.DataFrame) -> pd.DataFrame:
         return drop_sex(table, recipe.strength, seed=recipe.seed)
     if recipe.family == "age":
         return drop_age(table, recipe.strength, seed=recipe.seed)
-    return table if recipe.images is None else match_size(table, recipe.images, seed=recipe.seed)
+    if recipe.images is None:
+        return table
+    if recipe.images > len(table):
+        raise InputError(f"{recipe.images} training images asked for, {len(table)} are there")
+    return match_size(table, recipe.images, seed=recipe.seed)
 
 
 def labelled_images(data: Dataset) -> tuple[Tensor, Tensor]:

@@ -103,6 +103,22 @@ def test_the_shell_trains_and_fills(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["predictor", *words, "--family", "sex"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seed", "-1"], "seed is 0 or more"),
+        (["--images", "100000"], "100000 training images asked for, 800 are there"),
+        (["--device", "nonsense"], "'nonsense' cannot be used here"),
+    ],
+)
+def test_the_shell_refuses_a_predictor_that_cannot_be_trained(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predictor", "--preset", "smoke", "--out", str(tmp_path / "new"), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_shell_fills_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["setting", "--preset", "smoke", "--testset", "shares-age", "--seeds", "1"]
     words += ["--predictors", str(tmp_path), "--out", str(tmp_path)]
