@@ -6,6 +6,7 @@ of the studies that returns rows; what a row says is settled by :func:`verdict` 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -116,11 +117,14 @@ def main_study(studies: Studies, setting: str, effect: Effect = "direct") -> Stu
 
 
 def printed_count(setting: str, statistic: str, paper: Path = PAPER) -> float:
-    """Correct transitions in the paper: as printed, or counted in the printed means."""
-    for table in ("risk", "calibration", "stability"):
+    """Correct transitions in the paper: as printed, or counted in the printed means.
+
+    A table of the main text counts before its repetition in the appendix, which differs in a row.
+    """
+    for table, where in product(("risk", "calibration", "stability"), ("main", "appendix")):
         frame = pd.read_csv(paper / f"{table}.csv")
-        rows = frame[(frame.setting == setting) & (frame["where"] == "appendix")]
-        if statistic not in rows:
+        rows = frame[(frame.setting == setting) & (frame["where"] == where)]
+        if statistic not in rows or rows[statistic].isna().all():
             continue
         counted = rows[rows.family == "ctc"]
         if len(counted):

@@ -125,6 +125,12 @@ def test_the_papers_counts_are_printed_or_counted() -> None:
     assert np.isnan(claims.printed_count("C->C", "D_abs"))
 
 
+def test_the_table_of_the_main_text_counts_before_its_repetition() -> None:
+    assert claims.printed_count("C->M", "S_var") == 8  # 5 with the row of the appendix
+    assert claims.printed_count("C->M", "S_flip") == 9
+    assert claims.printed_count("C->M", "tau_b") == 9  # in the appendix alone
+
+
 def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "claims.yml"
     path.write_text("claims: [{id: x, test: magic, settings: [], threshold: 0}]")
