@@ -16,7 +16,6 @@ COLUMNS: dict[Kind, list[str]] = {
     "calibration": ["Brier_marg", "ECE_marg", "MCE_marg", "Brier_orig", "ECE_orig", "MCE_orig"],
     "stability": ["S_var", "S_flip", "D_obs", "S_rank", "tau_b", "abs_rank_change"],
 }
-ATTRIBUTES = ["S_var", "S_var_sex", "S_var_age", "D_abs", "AUC", "gap_sex", "gap_race", "gap_age"]
 ROWS = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
 CONTROLS = [(f"control {family}", s) for family in ("sex", "age") for s in STEPS[family]]
 
