@@ -7,22 +7,23 @@
 # Jobs use one thread each: two single-thread processes beat two threads. What a job that failed had
 # written is kept: runs/logs, *.failed.ipynb, *.failed.safetensors, and finished shards.
 
+import json
 from shlex import join
 
 from cfcore import recipes, settings
-from cfcore.sources import Folders
 
 NAMES = ("chexpert", "mimic", "mimic_iv", "chexpert_masks", "mimic_masks")
 FOLDERS = {name: config[name] for name in NAMES if name in config}
 PRESET = config.get("preset", "book")
-SIZES = recipes.preset(PRESET, **({"folders": Folders(**FOLDERS)} if FOLDERS else {}))
-SEEDS = tuple(range(int(config.get("seeds", 3))))
+TRAININGS = int(config.get("trainings", 3))
+SIZES = recipes.on(PRESET, FOLDERS, trainings=TRAININGS)
 COMMON = ["--preset", PRESET, "--device", config.get("device", "cpu")]
 COMMON += [word for name, path in FOLDERS.items() for word in (f"--{name.replace('_', '-')}", path)]
 GENERATOR = ["--generator", config["generator"]] if "generator" in config else []
 
-RECIPES = settings.all_recipes(SIZES, SEEDS)
-RUNS = {run.file: run for run in settings.all_runs(SIZES, SEEDS)}
+WHO = config.get("generator", "oracle")
+RECIPES = settings.all_recipes(SIZES)
+RUNS = {run.file: run for run in settings.all_runs(SIZES, WHO)}
 NOTEBOOKS = ("setting_1", "setting_2", "setting_3", "stability", "claims")
 
 
@@ -37,7 +38,7 @@ def recipe_words(wildcards):
 def run_words(wildcards):
     run = RUNS[f"{wildcards.name}.safetensors"]
     words = ["--setting", run.setting, "--testset", run.testset, "--effect", run.effect]
-    return join(map(str, [*COMMON, *GENERATOR, *words, "--seeds", len(SEEDS)]))
+    return join(map(str, [*COMMON, *GENERATOR, *words, "--trainings", TRAININGS]))
 
 
 rule all:
@@ -83,7 +84,12 @@ rule notebook:
         "runs/notebooks/{name}.ipynb",
     log:
         "runs/logs/{name}.log",
+    params:
+        words=join(
+            ["-p", "preset", PRESET, "-p", "data", json.dumps(FOLDERS)]
+            + ["-p", "trainings", str(TRAININGS), "-p", "generator", WHO]
+        ),
     threads: 1
     shell:
-        "OMP_NUM_THREADS={threads} cfcore run {input[0]} {output} -p preset " + PRESET +
+        "OMP_NUM_THREADS={threads} cfcore run {input[0]} {output} {params.words}"
         " -p folder $PWD/runs/predictions > {log} 2>&1"

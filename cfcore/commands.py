@@ -99,7 +99,9 @@ def add_setting(commands: "argparse._SubParsersAction") -> None:
     command.add_argument(
         "--effect", choices=["direct", "total"], default="direct", help="(default: direct)"
     )
-    command.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings (default: 3)")
+    command.add_argument(
+        "--trainings", type=int, default=3, metavar="N", help="of each predictor (default: 3)"
+    )
     command.add_argument(
         "--predictors", type=Path, metavar="DIR", help="where trained predictors are kept"
     )
@@ -123,7 +125,7 @@ def setting(arguments: argparse.Namespace) -> None:
         arguments.setting,
         arguments.testset or find_setting(arguments.setting).testset,
         arguments.effect,
-        tuple(range(arguments.seeds)),
+        arguments.generator or "oracle",
     )
     path = fill(
         run,
@@ -141,5 +143,9 @@ def sizes(arguments: argparse.Namespace) -> "Preset":
     """The preset that was named, on the patients that were named."""
     from cfcore.recipes import preset
 
-    given = folders(arguments)
-    return preset(arguments.preset) if given is None else preset(arguments.preset, folders=given)
+    given, changes = folders(arguments), {}
+    if given is not None:
+        changes["folders"] = given
+    if "trainings" in arguments:
+        changes["trainings"] = arguments.trainings
+    return preset(arguments.preset, **changes)

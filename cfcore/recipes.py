@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
@@ -44,6 +44,7 @@ class Preset:
         network: What a predictor is made of.
         training: How it is trained.
         patients: About how many images a test set has; by default as many as there are.
+        trainings: How often each predictor is trained, with the seeds 0, 1, ...
         folders: Where the real patients are; by default there are none, only the phantom's.
     """
 
@@ -56,7 +57,12 @@ class Preset:
     network: PredictorConfig = field(default_factory=PredictorConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     patients: int | None = None
+    trainings: int = 3
     folders: Folders | None = None
+
+    def __post_init__(self) -> None:
+        if self.trainings < 1:
+            raise InputError(f"each predictor is trained once or more, not {self.trainings} times")
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -101,6 +107,24 @@ def preset(name: str, **changes: object) -> Preset:
     if name not in PRESETS:
         raise InputError(f"there is no preset {name!r}, only {', '.join(PRESETS)}")
     return replace(PRESETS[name], **changes)
+
+
+def on(name: str, data: Mapping[str, str], **changes: object) -> Preset:
+    """A preset on the folders of real data, or on the phantom if there are none.
+
+    Args:
+        name: The name of the preset.
+        data: Folders by their names in :class:`~cfcore.sources.Folders`.
+        **changes: What else to change.
+
+    Example:
+        >>> on("smoke", {}).folders is None, on("smoke", {"chexpert": "DIR"}).folders.chexpert
+        (True, 'DIR')
+    """
+    unknown = set(data) - {each.name for each in fields(Folders)}
+    if unknown:
+        raise InputError(f"there is no folder {sorted(unknown)[0]!r}", column="data")
+    return preset(name, **(changes | ({"folders": Folders(**data)} if data else {})))
 
 
 @dataclass(frozen=True)
@@ -160,7 +184,7 @@ class Recipe:
     def facts(self) -> dict[str, object]:
         """What decides the weights: all but the size of test sets and where the folders are."""
         facts = asdict(self)
-        for name in ("patients", "folders"):
+        for name in ("patients", "trainings", "folders"):
             del facts["preset"][name]
         return facts
 

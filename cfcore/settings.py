@@ -25,7 +25,6 @@ from cfcore.testsets import Kind, test_set
 
 BETAS = (0.5, 1.0, 2.0)
 STRENGTHS = (0.8, 0.9, 0.95)
-SEEDS = (0, 1, 2)
 
 COMMITTED = Path(__file__).parent.parent / "data" / "predictions"
 FILLED = Path("runs") / "predictions"
@@ -101,7 +100,7 @@ class Run:
         setting: The name of the setting.
         testset: Which test set; that of the setting, or one that shares a shortcut.
         effect: ``"direct"`` or ``"total"``.
-        seeds: The seeds of the trainings.
+        generator: Who makes the counterfactuals: ``"oracle"``, or a name for another.
 
     Example:
         >>> from cfcore.recipes import preset
@@ -113,22 +112,26 @@ class Run:
     setting: str
     testset: Kind
     effect: Effect = "direct"
-    seeds: tuple[int, ...] = SEEDS
+    generator: str = "oracle"
 
     def __post_init__(self) -> None:
         setting = find_setting(self.setting)
         if self.testset not in (setting.testset, *setting.shared):
             known = ", ".join((setting.testset, *setting.shared))
             raise InputError(f"setting {self.setting} is tested on {known}, not {self.testset!r}")
-        if not self.seeds:
-            raise InputError("one training of each predictor is needed, or more", column="seeds")
         if self.effect not in get_args(Effect):
             raise InputError(f"effect must be one of {get_args(Effect)}, not {self.effect!r}")
 
     @property
     def name(self) -> str:
         """What it is called."""
-        return f"{self.setting.replace('->', '-')} {self.testset} {self.effect}"
+        by = "" if self.generator == "oracle" else f" {self.generator}"
+        return f"{self.setting.replace('->', '-')} {self.testset} {self.effect}{by}"
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of the trainings."""
+        return range(self.preset.trainings)
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -163,6 +166,7 @@ class Run:
         tested = Recipe(self.preset, find_setting(self.setting).test).digest
         size = self.preset.patients
         facts = [tested, size, self.setting, self.testset, self.effect, grid, made]
+        facts += [] if self.generator == "oracle" else [self.generator]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.preset.name}-{self.name.replace(' ', '-')}-{digest}.safetensors"
 
@@ -174,18 +178,17 @@ def control(recipe: Recipe) -> Recipe:
     return Recipe(recipe.preset, recipe.hospital, seed=recipe.seed, images=count)
 
 
-def all_runs(preset: Preset, seeds: tuple[int, ...] = SEEDS) -> Iterator[Run]:
+def all_runs(preset: Preset, generator: str = "oracle") -> Iterator[Run]:
     """Every marginalisation of the experiments: settings, shared shortcuts, total effects."""
     for name, setting in SETTINGS.items():
         for testset in (setting.testset, *setting.shared):
-            yield Run(preset, name, testset, seeds=seeds)
-        yield Run(preset, name, setting.testset, "total", seeds)
+            yield Run(preset, name, testset, generator=generator)
+        yield Run(preset, name, setting.testset, "total", generator)
 
 
-def all_recipes(preset: Preset, seeds: tuple[int, ...] = SEEDS) -> dict[str, Recipe]:
+def all_recipes(preset: Preset) -> dict[str, Recipe]:
     """Every predictor that is trained for the experiments, by the name of its file."""
-    runs = all_runs(preset, seeds)
-    return {recipe.file: recipe for run in runs for recipe in run.recipes().values()}
+    return {recipe.file: recipe for run in all_runs(preset) for recipe in run.recipes().values()}
 
 
 def fill(
