@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,115 +15,20 @@ from cfcore.checks import InputError
 from cfcore.cohorts import drop_age, drop_sex, match_size, split
 from cfcore.datasets import Dataset, from_phantom
 from cfcore.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
-from cfcore.predictors import PredictorConfig, Reader, build, load, save
-from cfcore.sources import Folders, identity, radiographs
-from cfcore.training import Images, TrainingConfig, train
+from cfcore.predictors import Reader, build, load, save
+from cfcore.presets import DECISIVE
+from cfcore.presets import PRESETS as PRESETS
+from cfcore.presets import Preset as Preset
+from cfcore.presets import on as on
+from cfcore.presets import preset as preset
+from cfcore.sources import identity, radiographs
+from cfcore.training import Images, train
 
 Family = Literal["basic", "sex", "age"]
 
 COMMITTED = Path(__file__).parent.parent / "data" / "predictors"
 CACHE = Path("runs") / "predictors"
 IMAGES = Path("runs") / "cache"
-
-
-@dataclass(frozen=True)
-class Preset:
-    """The size of everything, and whose images they are.
-
-    Patients of the phantom are drawn, as many as asked for. Of real patients all are used, and
-    ``train``, ``validation`` and ``test`` are in proportion.
-
-    Args:
-        name: What it is called.
-        size: Side of the images in pixels.
-        train: Training images, before any are dropped.
-        validation: Images on which training stops.
-        test: Images from which test sets are chosen.
-        cohort: The seed of the patients.
-        network: What a predictor is made of.
-        training: How it is trained.
-        patients: About how many images a test set has; by default as many as there are.
-        trainings: How often each predictor is trained, with the seeds 0, 1, ...
-        folders: Where the real patients are; by default there are none, only the phantom's.
-    """
-
-    name: str
-    size: int
-    train: int
-    validation: int
-    test: int
-    cohort: int = 2026
-    network: PredictorConfig = field(default_factory=PredictorConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    patients: int | None = None
-    trainings: int = 3
-    folders: Folders | None = None
-
-    def __post_init__(self) -> None:
-        if self.trainings < 1:
-            raise InputError(f"each predictor is trained once or more, not {self.trainings} times")
-
-
-PRESETS: Mapping[str, Preset] = {
-    "smoke": Preset(
-        "smoke",
-        32,
-        800,
-        200,
-        600,
-        network=PredictorConfig(width=8),
-        training=TrainingConfig(3),
-        patients=200,
-    ),
-    "book": Preset("book", 64, 8_000, 1_000, 4_000, patients=1_000),
-    "paper": Preset(
-        "paper",
-        224,
-        70,
-        10,
-        20,
-        network=PredictorConfig(architecture="densenet121", width=64),
-        training=TrainingConfig(epochs=20, learning_rate=1e-3, shift=8),
-        folders=Folders(),
-    ),
-}
-
-
-def preset(name: str, **changes: object) -> Preset:
-    """Look a preset up by name, perhaps with some of its sizes changed.
-
-    ``preset("paper", folders=Folders(chexpert=...))`` is the paper's experiment; any other preset
-    with folders is that experiment on real patients, smaller.
-
-    Example:
-        >>> preset("book", train=500).train
-        500
-        >>> preset("novel")
-        Traceback (most recent call last):
-        ...
-        cfcore.checks.InputError: there is no preset 'novel', only smoke, book, paper
-    """
-    if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}, only {', '.join(PRESETS)}")
-    return replace(PRESETS[name], **changes)
-
-
-def on(name: str, data: Mapping[str, str], **changes: object) -> Preset:
-    """A preset on the folders of real data, or on the phantom if there are none.
-
-    Args:
-        name: The name of the preset.
-        data: Folders by their names in :class:`~cfcore.sources.Folders`.
-        **changes: What else to change.
-
-    Example:
-        >>> on("smoke", {}).folders is None, on("smoke", {"chexpert": "DIR"}).folders.chexpert
-        (True, 'DIR')
-    """
-    unknown = set(data) - {each.name for each in fields(Folders)}
-    if unknown:
-        raise InputError(f"there is no folder {sorted(unknown)[0]!r}", column="data")
-    return preset(name, **(changes | ({"folders": Folders(**data)} if data else {})))
 
 
 @dataclass(frozen=True)
@@ -182,10 +86,9 @@ class Recipe:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What decides the weights: all but the size of test sets and where the folders are."""
+        """What decides the weights: nothing about test sets, folders and generators."""
         facts = asdict(self)
-        for name in ("patients", "trainings", "folders"):
-            del facts["preset"][name]
+        facts["preset"] = {name: facts["preset"][name] for name in DECISIVE}
         return facts
 
     @property

@@ -15,7 +15,7 @@ from cfcore.predictors import read_manifest
 from cfcore.settings import Member, Run
 from cfcore.study import study_run
 
-SMOKE = recipes.preset("smoke", training=recipes.TrainingConfig(epochs=1), trainings=1)
+SMOKE = recipes.preset("smoke", training=training.TrainingConfig(epochs=1), trainings=1)
 RUN = Run(SMOKE, "C->C", "shares-sex")
 
 

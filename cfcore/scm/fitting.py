@@ -33,6 +33,8 @@ class FittingConfig:
         average: Decay of the exponential moving average of the weights, which is kept.
         clip: Largest norm of a gradient; longer ones are shortened.
         skip: A step whose gradient is this many times longer than usual is left out.
+        shift: Largest shift of a training image, in pixels, each way. Where a patient stands is
+            noise that no parent moves, so a shifted image is one more image of the same parents.
         report: Steps between two statistics, and between two checkpoints.
     """
 
@@ -44,6 +46,7 @@ class FittingConfig:
     average: float = 0.998
     clip: float = 1.0
     skip: float = 20.0
+    shift: int = 2
     report: int = 200
 
     def __post_init__(self) -> None:
@@ -135,6 +138,24 @@ def fit(
         image.eval()
 
 
+def shifted(x: Tensor, most: int, rng: torch.Generator) -> Tensor:
+    """Images shifted by whole pixels, each by its own; what comes in repeats the edge.
+
+    Args:
+        x: The images, shape (B, 1, H, W).
+        most: The largest shift in each direction.
+        rng: The source of randomness, on the device of the images.
+    """
+    if not most:
+        return x
+    height, width = x.shape[2:]
+    by = torch.randint(-most, most + 1, (2, len(x), 1), generator=rng, device=x.device)
+    down = (torch.arange(height, device=x.device) + by[0]).clamp(0, height - 1)
+    across = (torch.arange(width, device=x.device) + by[1]).clamp(0, width - 1)
+    x = x.gather(2, down[:, None, :, None].expand_as(x))
+    return x.gather(3, across[:, None, None, :].expand_as(x))
+
+
 def check_pairs(images: Images, c: Tensor) -> None:
     """Raises unless there is one vector of finite parents for each image."""
     if c.ndim != 2 or len(c) != len(images) or len(c) == 0:
@@ -180,8 +201,9 @@ class State:
     def advance(self, images: Images, c: Tensor, objective: Objective) -> dict[str, float]:
         """Takes one step, and returns the terms of the loss and the norm of the gradient."""
         rows = self.rows()
-        x, some = images[rows].to(self.device), c[rows].to(self.device)
         self.rng.manual_seed(_seed(self.seed, self.step, "draw"))
+        x = shifted(images[rows].to(self.device), self.config.shift, self.rng)
+        some = c[rows].to(self.device)
         cuda = self.device.type == "cuda"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=cuda):
             terms = objective(self.image, x, some, self.step / self.config.steps, self.rng)
