@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import cfcore
 from cfcore.checks import InputError
-from cfcore.commands import add_predictor, add_setting, add_source, folders
+from cfcore.commands import add_predictor, add_setting, add_source, add_train, folders
 from cfcore.evaluate import UndefinedMetricWarning
 from cfcore.files import write_atomically
 from cfcore.notebook import NotebookError
@@ -74,6 +74,7 @@ def parser() -> Parser:
     add_marginalise(commands)
     add_predictor(commands)
     add_setting(commands)
+    add_train(commands)
     add_run(commands)
     return root
 

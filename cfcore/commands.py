@@ -60,6 +60,7 @@ def add_predictor(commands: "argparse._SubParsersAction") -> None:
 
 def predictor(arguments: argparse.Namespace) -> None:
     """Train one predictor, or find it."""
+    from cfcore.files import check_writable
     from cfcore.job import check_device
     from cfcore.recipes import Recipe, obtain
 
@@ -72,7 +73,7 @@ def predictor(arguments: argparse.Namespace) -> None:
         arguments.seed,
         arguments.images,
     )
-    out = arguments.out
+    out = check_writable(arguments.out)
     obtain(recipe, committed=out, cache=out, device=arguments.device, progress=True)
     print(out / recipe.file)
 
@@ -106,7 +107,10 @@ def add_setting(commands: "argparse._SubParsersAction") -> None:
         "--predictors", type=Path, metavar="DIR", help="where trained predictors are kept"
     )
     command.add_argument(
-        "--generator", metavar="MODULE:NAME", help="your own generator (default: the oracle)"
+        "--generator",
+        default="oracle",
+        metavar="G",
+        help="oracle, learned-0 (with its seed), or MODULE:NAME of your own (default: oracle)",
     )
     command.add_argument(
         "--max-images", type=int, default=144, metavar="B", help="images in flight (default: 144)"
@@ -125,12 +129,12 @@ def setting(arguments: argparse.Namespace) -> None:
         arguments.setting,
         arguments.testset or find_setting(arguments.setting).testset,
         arguments.effect,
-        arguments.generator or "oracle",
+        arguments.generator,
     )
     path = fill(
         run,
         arguments.out / run.file,
-        generator=imported(arguments.generator) if arguments.generator else None,
+        generator=imported(arguments.generator) if ":" in arguments.generator else None,
         predictors=arguments.predictors,
         device=arguments.device,
         max_images=arguments.max_images,
@@ -149,3 +153,33 @@ def sizes(arguments: argparse.Namespace) -> "Preset":
     if "trainings" in arguments:
         changes["trainings"] = arguments.trainings
     return preset(arguments.preset, **changes)
+
+
+def add_train(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore train``."""
+    command = commands.add_parser(
+        "train",
+        help="train the generator of counterfactuals",
+        description="Train the deep structural causal model of a preset and keep it, unless it is "
+        "there. Killed, it goes on from its last checkpoint when it is started again, to the same "
+        "weights.",
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to keep it")
+    add_source(command, preset="book")
+    command.add_argument("--hospital", default="C", metavar="H", help="C or M (default: C)")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
+    command.set_defaults(command=train)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train the generator, or find it."""
+    from cfcore.files import check_writable
+    from cfcore.generators import GeneratorRecipe, obtain_generator
+    from cfcore.job import check_device
+
+    check_device(arguments.device)
+    check_writable(arguments.out)
+    recipe = GeneratorRecipe(sizes(arguments), arguments.hospital, arguments.seed)
+    out = arguments.out
+    obtain_generator(recipe, committed=out, cache=out, device=arguments.device, progress=True)
+    print(out / recipe.file)

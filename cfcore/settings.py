@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from cfcore.bundle import load_bundle, offset, save_bundle
 from cfcore.checks import InputError
 from cfcore.datasets import Dataset
 from cfcore.generator import Effect, Generator
+from cfcore.generators import GeneratorRecipe, obtain_generator
 from cfcore.interventions import paper_grid
 from cfcore.marginalise import MAX_IMAGES, marginalise
 from cfcore.predictions import Predictions
@@ -100,7 +102,8 @@ class Run:
         setting: The name of the setting.
         testset: Which test set; that of the setting, or one that shares a shortcut.
         effect: ``"direct"`` or ``"total"``.
-        generator: Who makes the counterfactuals: ``"oracle"``, or a name for another.
+        generator: Who makes the counterfactuals: ``"oracle"``, ``"learned-0"`` with the seed of its
+            training, or a name for another.
 
     Example:
         >>> from cfcore.recipes import preset
@@ -167,8 +170,26 @@ class Run:
         size = self.preset.patients
         facts = [tested, size, self.setting, self.testset, self.effect, grid, made]
         facts += [] if self.generator == "oracle" else [self.generator]
+        learned = learned_recipe(self)
+        facts += [] if learned is None else [learned.digest]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.preset.name}-{self.name.replace(' ', '-')}-{digest}.safetensors"
+
+
+def learned_recipe(run: Run) -> GeneratorRecipe | None:
+    """How the generator of a run is made, if it is one of ours; always from hospital C."""
+    found = re.fullmatch(r"learned-([0-9]+)", run.generator)
+    return None if found is None else GeneratorRecipe(run.preset, "C", int(found[1]))
+
+
+def find_generator(run: Run) -> Generator:
+    """The generator that a run names: the oracle, or a learned one, trained if need be."""
+    if run.generator == "oracle":
+        return patients(find_setting(run.setting).test, run.preset).oracle
+    recipe = learned_recipe(run)
+    if recipe is None:
+        raise InputError(f"{run.generator!r} is neither oracle nor learned-0, learned-1, ...")
+    return obtain_generator(recipe, progress=True)
 
 
 def control(recipe: Recipe) -> Recipe:
@@ -206,7 +227,7 @@ def fill(
     Args:
         run: The run.
         out: The file to write.
-        generator: Makes the counterfactuals; the oracle of the phantom by default.
+        generator: Makes the counterfactuals; by default the one that the run names.
         predictors: Where trained predictors are kept, by default those of the project and of
             earlier runs; what is missing is trained.
         device: Where to compute.
@@ -217,8 +238,7 @@ def fill(
         The file.
     """
     hospital = find_setting(run.setting).test
-    if generator is None:
-        generator = patients(hospital, run.preset).oracle
+    generator = find_generator(run) if generator is None else generator
     made, shards = run.recipes(), out.with_suffix(".shards")
     places = {} if predictors is None else {"committed": predictors, "cache": predictors}
     readers = {m.name: obtain(r, **places).to(device) for m, r in made.items()}
