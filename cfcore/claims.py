@@ -308,12 +308,15 @@ TESTS: Mapping[str, Callable[[Claim, Studies], Iterator[Outcome]]] = {
 }
 
 
-def judge(studies: Studies, *, design: Path = DESIGN, level: float = 0.95) -> pd.DataFrame:
+def judge(
+    studies: Studies, *, design: Path = DESIGN, only: str | None = None, level: float = 0.95
+) -> pd.DataFrame:
     """Test every claim of the design.
 
     Args:
         studies: The studies by setting, test set and effect.
         design: The file of the design.
+        only: One claim by its name; by default all.
         level: The coverage aimed at by the intervals.
 
     Returns:
@@ -322,6 +325,8 @@ def judge(studies: Studies, *, design: Path = DESIGN, level: float = 0.95) -> pd
     """
     rows = []
     for claim in read_design(design)["claims"]:
+        if only not in (None, claim["id"]):
+            continue
         if claim["test"] not in TESTS:
             raise InputError(f"{design}: claim {claim['id']!r} has no test {claim['test']!r}")
         for outcome in TESTS[claim["test"]](claim, studies):

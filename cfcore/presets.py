@@ -75,7 +75,17 @@ PRESETS: Mapping[str, Preset] = {
         image=ImageConfig(size=32, widths=(16, 24), latents=(0, 0), code=8, embedding=16),
         fitting=FittingConfig(steps=150, report=50),
     ),
-    "book": Preset("book", 64, 8_000, 1_000, 4_000, patients=1_000),
+    "book": Preset(
+        "book",
+        64,
+        8_000,
+        1_000,
+        4_000,
+        patients=1_000,
+        image=ImageConfig(latents=(0, 0, 0), code=32, headroom=0.03),
+        fitting=FittingConfig(steps=8_000, batch=32),
+        objective=Labelled(start=4.0),
+    ),
     "paper": Preset(
         "paper",
         224,

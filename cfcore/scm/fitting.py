@@ -35,6 +35,9 @@ class FittingConfig:
         skip: A step whose gradient is this many times longer than usual is left out.
         shift: Largest shift of a training image, in pixels, each way. Where a patient stands is
             noise that no parent moves, so a shifted image is one more image of the same parents.
+        display: Deviation of the exponent with which the display of a training image is bent. How
+            an image was developed is noise as well; where a parent moves it, as race does in the
+            phantom, this blurs its effect without moving it.
         report: Steps between two statistics, and between two checkpoints.
     """
 
@@ -47,6 +50,7 @@ class FittingConfig:
     clip: float = 1.0
     skip: float = 20.0
     shift: int = 2
+    display: float = 0.1
     report: int = 200
 
     def __post_init__(self) -> None:
@@ -156,6 +160,20 @@ def shifted(x: Tensor, most: int, rng: torch.Generator) -> Tensor:
     return x.gather(3, across[:, None, None, :].expand_as(x))
 
 
+def redisplayed(x: Tensor, deviation: float, rng: torch.Generator) -> Tensor:
+    """Images raised to a power close to 1, each to its own.
+
+    Args:
+        x: The images, shape (B, 1, H, W), in [0, 1].
+        deviation: The standard deviation of the power, cut at two of them.
+        rng: The source of randomness, on the device of the images.
+    """
+    if not deviation:
+        return x
+    draw = torch.randn(len(x), 1, 1, 1, generator=rng, device=x.device).clamp(-2, 2)
+    return x.clamp(min=1e-4) ** (1 + deviation * draw)
+
+
 def check_pairs(images: Images, c: Tensor) -> None:
     """Raises unless there is one vector of finite parents for each image."""
     if c.ndim != 2 or len(c) != len(images) or len(c) == 0:
@@ -203,6 +221,7 @@ class State:
         rows = self.rows()
         self.rng.manual_seed(_seed(self.seed, self.step, "draw"))
         x = shifted(images[rows].to(self.device), self.config.shift, self.rng)
+        x = redisplayed(x, self.config.display, self.rng)
         some = c[rows].to(self.device)
         cuda = self.device.type == "cuda"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=cuda):
