@@ -11,7 +11,14 @@ from typing import NoReturn
 
 import cfcore
 from cfcore.checks import InputError
-from cfcore.commands import add_predictor, add_setting, add_source, add_train, folders
+from cfcore.commands import (
+    add_predictor,
+    add_results,
+    add_setting,
+    add_source,
+    add_train,
+    folders,
+)
 from cfcore.evaluate import UndefinedMetricWarning
 from cfcore.files import write_atomically
 from cfcore.notebook import NotebookError
@@ -75,6 +82,7 @@ def parser() -> Parser:
     add_predictor(commands)
     add_setting(commands)
     add_train(commands)
+    add_results(commands)
     add_run(commands)
     return root
 

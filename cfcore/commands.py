@@ -183,3 +183,38 @@ def train(arguments: argparse.Namespace) -> None:
     out = arguments.out
     obtain_generator(recipe, committed=out, cache=out, device=arguments.device, progress=True)
     print(out / recipe.file)
+
+
+def add_results(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore results``."""
+    command = commands.add_parser(
+        "results",
+        help="try learned generators and put them into the tables",
+        description="Measure how sound the generators of a preset are, marginalise all settings "
+        "with them, and write the small tables that the chapters read. What is missing is trained.",
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    add_source(command, preset="book")
+    command.add_argument(
+        "--generators", type=int, default=3, metavar="N", help="trainings of it (default: 3)"
+    )
+    command.add_argument(
+        "--patients", type=int, default=300, metavar="N", help="for soundness (default: 300)"
+    )
+    command.add_argument(
+        "--predictions", type=Path, metavar="DIR", help="where predictions are looked for first"
+    )
+    command.set_defaults(command=results)
+
+
+def results(arguments: argparse.Namespace) -> None:
+    """Write the tables of the learned generators."""
+    from cfcore.files import check_writable
+    from cfcore.results import collect, collect_soundness, learned_runs
+
+    out, preset = check_writable(arguments.out), sizes(arguments)
+    seeds = range(arguments.generators)
+    written = collect_soundness(preset, seeds, out, patients=arguments.patients)
+    written += collect(learned_runs(preset, seeds), out, folder=arguments.predictions)
+    for path in written:
+        print(path)

@@ -15,13 +15,18 @@ from cfcore.checks import InputError
 from cfcore.claims import DESIGN, judge, read_design, verdict
 from cfcore.files import write_atomically
 from cfcore.generator import Effect
+from cfcore.generators import GeneratorRecipe, obtain_generator
+from cfcore.judges import judges, obtain_judge
 from cfcore.presets import Preset
-from cfcore.settings import SETTINGS, Run
+from cfcore.recipes import Recipe, obtain, parts
+from cfcore.recipes import patients as everyone
+from cfcore.settings import SETTINGS, Run, all_runs
+from cfcore.soundness import generator_noise, soundness
 from cfcore.study import Study, study_run
-from cfcore.tables import ROWS, labelled_rows
+from cfcore.tables import ESTIMATES
+from cfcore.tables import RESULTS as COMMITTED
 
-COMMITTED = Path(__file__).parent.parent / "data" / "results"
-ESTIMATES, CLAIMS = "learned_estimates.csv", "learned_claims.csv"
+CLAIMS, SOUNDNESS, NOISE = "learned_claims.csv", "soundness.csv", "generator_noise.csv"
 DIGITS = 6
 
 Key = tuple[str, str, Effect]
@@ -60,6 +65,39 @@ def collect(
     ]
 
 
+def collect_soundness(
+    preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 300, draws: int = 8
+) -> list[Path]:
+    """Try the generators of a preset on test patients of hospital C, and keep the tables.
+
+    Args:
+        preset: The sizes.
+        seeds: The seeds of the generators.
+        out: The folder to write to.
+        patients: How many test patients, none of whom was seen in training.
+        draws: Draws of each patient's noise, for the generators' own noise.
+
+    Returns:
+        The two files that were written.
+    """
+    data = parts("C", preset)["test"].take(range(patients))
+    truth = everyone("C", preset).oracle
+    readers = {name: obtain_judge(judge) for name, judge in judges(preset).items()}
+    audited = {"basic": obtain(Recipe(preset)), "strong": readers["effusion"]}
+    tried, noisy = [], []
+    for seed in seeds:
+        model = obtain_generator(GeneratorRecipe(preset, seed=seed))
+        table = soundness(model, data, classifiers=readers, audited=audited, truth=truth)
+        tried.append(table.assign(generator=f"learned-{seed}"))
+        noise = generator_noise(model, data, audited, truth=truth, draws=draws)
+        noisy.append(noise.assign(generator=f"learned-{seed}"))
+    out.mkdir(parents=True, exist_ok=True)
+    return [
+        write_table(pd.concat(tried), out / SOUNDNESS),
+        write_table(pd.concat(noisy), out / NOISE),
+    ]
+
+
 def judge_known(studies: Mapping[Key, Study], design: Path = DESIGN) -> pd.DataFrame:
     """Judge the claims about which there are studies, and leave the others out."""
     known = []
@@ -78,33 +116,6 @@ def write_table(frame: pd.DataFrame, path: Path) -> Path:
     text = StringIO()
     frame.round(DIGITS).to_csv(text, index=False)
     return write_atomically(path, text.getvalue().encode())
-
-
-def learned_means(
-    setting: str, testset: str, columns: Iterable[str], *, folder: Path = COMMITTED
-) -> pd.DataFrame:
-    """Statistics with learned generators: means over trainings and generators.
-
-    Args:
-        setting: The name of the setting.
-        testset: The test set.
-        columns: The statistics.
-        folder: Where the tables are.
-
-    Returns:
-        A row for each predictor, in the order of the paper; no rows if nothing was found.
-    """
-    path = folder / ESTIMATES
-    if not path.is_file():
-        return pd.DataFrame(columns=list(columns))
-    frame = pd.read_csv(path)
-    frame = frame[(frame.setting == setting) & (frame.testset == testset)]
-    means = (
-        frame[frame.effect == "direct"].groupby(["family", "strength", "metric"]).estimate.mean()
-    )
-    wide = means.unstack("metric")
-    rows = [kind for kind in ROWS if kind in wide.index]
-    return labelled_rows([wide.loc[kind, list(columns)].tolist() for kind in rows], rows, columns)
 
 
 def learned_claims(*, folder: Path = COMMITTED) -> pd.DataFrame:
@@ -134,10 +145,13 @@ def learned_claims(*, folder: Path = COMMITTED) -> pd.DataFrame:
     return found.drop(columns=["threshold", "direction"]).rename(columns=names).reset_index()
 
 
-def main_runs(preset: Preset, generators: Iterable[str]) -> list[Run]:
-    """The runs of several generators on the test sets of the settings."""
-    return [
-        Run(preset, name, setting.testset, generator=generator)
-        for generator in generators
-        for name, setting in SETTINGS.items()
-    ]
+def learned_runs(preset: Preset, seeds: Iterable[int]) -> list[Run]:
+    """The runs of learned generators: the first on all test sets, the others on the settings'."""
+    runs = []
+    for number, seed in enumerate(seeds):
+        every = list(all_runs(preset, f"learned-{seed}"))
+        own = [
+            r for r in every if r.testset == SETTINGS[r.setting].testset and r.effect == "direct"
+        ]
+        runs += own if number else every
+    return runs

@@ -7,7 +7,11 @@ from typing import Literal
 import pandas as pd
 
 from cfcore.claims import PAPER, STEPS, transitions
+from cfcore.settings import SETTINGS
 from cfcore.study import Study
+
+RESULTS = Path(__file__).parent.parent / "data" / "results"
+ESTIMATES = "learned_estimates.csv"
 
 Kind = Literal["risk", "calibration", "stability"]
 
@@ -99,8 +103,38 @@ def with_counts(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def learned_means(
+    setting: str, testset: str, columns: Sequence[str], *, folder: Path = RESULTS
+) -> pd.DataFrame:
+    """Statistics with learned generators: means over trainings and generators.
+
+    Args:
+        setting: The name of the setting.
+        testset: The test set.
+        columns: The statistics.
+        folder: Where the tables are.
+
+    Returns:
+        A row for each predictor, in the order of the paper; no rows if nothing was found.
+    """
+    path = folder / ESTIMATES
+    if not path.is_file():
+        return pd.DataFrame(columns=list(columns))
+    frame = pd.read_csv(path)
+    frame = frame[(frame.setting == setting) & (frame.testset == testset)]
+    means = (
+        frame[frame.effect == "direct"].groupby(["family", "strength", "metric"]).estimate.mean()
+    )
+    wide = means.unstack("metric")
+    rows = [kind for kind in ROWS if kind in wide.index]
+    return labelled_rows([wide.loc[kind, list(columns)].tolist() for kind in rows], rows, columns)
+
+
 def beside(study: Study, setting: str, kind: Kind, *, digits: int = 3) -> str:
-    """The paper's table, ours, and the spread between trainings, as text.
+    """The paper's table, ours with its spread, and that of learned generators, as text.
+
+    Beside every stability with a learned generator stands its floor: what the null intervention
+    alone flips (``null_flip``) and moves (``null_abs``). With the oracle it is 0.
 
     Args:
         study: The study of the setting's test set.
@@ -114,6 +148,10 @@ def beside(study: Study, setting: str, kind: Kind, *, digits: int = 3) -> str:
         "found here, mean over trainings": ours.round(digits),
         "standard deviation between trainings": spreads(study, COLUMNS[kind]).round(digits),
     }
+    floor = ["null_flip", "null_abs"] if kind == "stability" else []
+    learned = learned_means(setting, SETTINGS[setting].testset, [*COLUMNS[kind], *floor])
+    if len(learned):
+        parts["learned generators, mean over trainings and generators"] = learned.round(digits)
     return "\n\n".join(f"{title}\n{part.to_string()}" for title, part in parts.items())
 
 
