@@ -83,7 +83,7 @@ PRESETS: Mapping[str, Preset] = {
         4_000,
         patients=1_000,
         image=ImageConfig(latents=(0, 0, 0), code=32, headroom=0.03),
-        fitting=FittingConfig(steps=8_000, batch=32),
+        fitting=FittingConfig(steps=5_000, batch=32),
         objective=Labelled(start=4.0),
     ),
     "paper": Preset(
