@@ -2,6 +2,7 @@
 #
 #   snakemake --cores 2 --rerun-incomplete                      the `book` preset, on this machine
 #   snakemake --cores 2 --config preset=smoke                   in a few minutes
+#   snakemake --cores 2 --config generator=learned-0            with a learned generator, trained first
 #   snakemake --executor slurm --jobs 50 --config preset=paper chexpert=... mimic=... mimic_iv=... generator=...
 #
 # Jobs use one thread each: two single-thread processes beat two threads. What a job that failed had
@@ -24,6 +25,7 @@ GENERATOR = ["--generator", config["generator"]] if "generator" in config else [
 WHO = config.get("generator", "oracle")
 RECIPES = settings.all_recipes(SIZES)
 RUNS = {run.file: run for run in settings.all_runs(SIZES, WHO)}
+LEARNED = settings.learned_recipe(next(iter(RUNS.values())))
 NOTEBOOKS = ("setting_1", "setting_2", "setting_3", "stability", "claims")
 
 
@@ -58,12 +60,27 @@ rule predictor:
         "OMP_NUM_THREADS={threads} cfcore predictor {params.words} --out runs/predictors > {log} 2>&1"
 
 
+if LEARNED is not None:
+
+    rule generator:
+        output:
+            f"runs/generators/{LEARNED.file}",
+        log:
+            f"runs/logs/{LEARNED.file}.log",
+        params:
+            words=join(map(str, [*COMMON, "--seed", LEARNED.seed])),
+        threads: 1
+        shell:
+            "OMP_NUM_THREADS={threads} cfcore train {params.words} --out runs/generators > {log} 2>&1"
+
+
 rule predictions:
     input:
         lambda wildcards: [
             f"runs/predictors/{recipe.file}"
             for recipe in RUNS[f"{wildcards.name}.safetensors"].recipes().values()
         ],
+        [] if LEARNED is None else f"runs/generators/{LEARNED.file}",
     output:
         "runs/predictions/{name}.safetensors",
     log:

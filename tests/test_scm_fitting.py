@@ -16,7 +16,7 @@ CONFIG = FittingConfig(steps=12, batch=4, warmup=2, report=4)
 
 
 def mechanism() -> ImageMechanism:
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         sizes = {"size": 32, "widths": (8, 8), "latents": (0, 2), "code": 4, "embedding": 8}
         return ImageMechanism(ImageConfig(**sizes))

@@ -22,7 +22,7 @@ def tiny(prior: str, **changes: object) -> ImageConfig:
 
 def mechanism(prior: str, headroom: float = 0.04) -> ImageMechanism:
     """A mechanism whose every layer does something, as after training."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         image = ImageMechanism(tiny(prior, headroom=headroom))
         for parameter in image.parameters():
