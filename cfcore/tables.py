@@ -12,6 +12,7 @@ from cfcore.study import Study
 
 RESULTS = Path(__file__).parent.parent / "data" / "results"
 ESTIMATES = "learned_estimates.csv"
+LEARNED = "learned generators, whose counterfactuals are not faithful to each image; mean over all"
 
 Kind = Literal["risk", "calibration", "stability"]
 
@@ -151,7 +152,7 @@ def beside(study: Study, setting: str, kind: Kind, *, digits: int = 3) -> str:
     floor = ["null_flip", "null_abs"] if kind == "stability" else []
     learned = learned_means(setting, SETTINGS[setting].testset, [*COLUMNS[kind], *floor])
     if len(learned):
-        parts["learned generators, mean over trainings and generators"] = learned.round(digits)
+        parts[LEARNED] = learned.round(digits)
     return "\n\n".join(f"{title}\n{part.to_string()}" for title, part in parts.items())
 
 

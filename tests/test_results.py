@@ -1,0 +1,78 @@
+"""What learned generators do to the tables, at the smallest size."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cfcore import judges, recipes, results, tables
+from cfcore.checks import InputError
+from cfcore.scm.fitting import FittingConfig
+from cfcore.settings import all_runs
+from cfcore.training import TrainingConfig
+
+QUICK = recipes.preset(
+    "smoke",
+    trainings=1,
+    train=200,
+    training=TrainingConfig(epochs=1),
+    fitting=FittingConfig(steps=20, report=10),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of one generator, from nothing, in a folder of its own."""
+    place = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        runs = [r for r in all_runs(QUICK, "learned-0") if r.setting == "C->M"]
+        results.collect(runs, place, replicates=20)
+        results.collect_soundness(QUICK, [0], place, patients=16, draws=2)
+    return place
+
+
+def test_estimates_stand_in_the_rows_of_the_paper(folder: Path) -> None:
+    columns = [*tables.COLUMNS["stability"], "null_flip", "null_abs"]
+    learned = tables.learned_means("C->M", "natural", columns, folder=folder)
+    assert list(learned.index) == list(tables.published("C->M", "stability").index)
+    assert (learned["null_abs"] < 1e-3).all()  # the residual is held
+    assert tables.learned_means("C->C", "balanced", columns, folder=folder).empty
+    assert tables.learned_means("C->M", "natural", columns, folder=folder / "none").empty
+
+
+def test_claims_without_studies_are_left_out(folder: Path) -> None:
+    found = results.learned_claims(folder=folder)
+    assert set(found.setting) == {"C->M"}
+    assert "variance-reduction" in set(found.claim)
+    assert "blind-spot" not in set(found.claim)
+    with pytest.raises(InputError, match="no studies"):
+        results.judge_known({})
+
+
+def test_the_widest_interval_decides(tmp_path: Path) -> None:
+    rows = {"claim": "a", "setting": "s", "item": "i", "threshold": 0.0, "direction": "above"}
+    ends = [(0.5, 0.1, 0.9), (0.3, -0.1, 0.7)]
+    frame = pd.DataFrame([rows | {"estimate": e, "low": a, "high": b} for e, a, b in ends])
+    results.write_table(frame, tmp_path / results.CLAIMS)
+    found = results.learned_claims(folder=tmp_path).iloc[0]
+    assert (found["learned"], found["learned low"], found["learned high"]) == (0.4, -0.1, 0.9)
+    assert found["learned verdict"] == "inconclusive"
+
+
+def test_soundness_tells_of_truth_and_noise(folder: Path) -> None:
+    table = pd.read_csv(folder / results.SOUNDNESS)
+    errors = table[(table.axiom == "faithfulness") & (table.measure == "score difference")]
+    assert set(errors.classifier) == {"basic", "strong"}
+    assert (errors["oracle"] == 0).all() and (errors["identity"] > 0).any()
+    noise = pd.read_csv(folder / results.NOISE)
+    assert {"sigma2_gen", "mse", "squared_bias"} <= set(noise.columns)
+
+
+def test_judges_share_no_patient_with_the_experiments() -> None:
+    judge = judges.judges(QUICK)["sex"]
+    ours = recipes.patients("C", QUICK).pa["age"][:50].numpy()
+    theirs = judge.data()[0].table.age.to_numpy()[:50]
+    assert judge.cohort != QUICK.cohort and not np.isin(theirs, ours).any()
+    assert len({judge.file for judge in judges.judges(QUICK).values()}) == 4
