@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from cfcore.checks import InputError
 from cfcore.recipes import Preset, Recipe, examples, parts
 from cfcore.scm.fitting import Progress, fit
 from cfcore.scm.image import ImageMechanism
 from cfcore.scm.model import DeepSCM, load, save
+from cfcore.training import Images
 
 COMMITTED = Path(__file__).parent.parent / "data" / "generators"
 CACHE = Path("runs") / "generators"
@@ -85,13 +88,7 @@ def training(
     Yields:
         Statistics, see :func:`cfcore.scm.fitting.fit`.
     """
-    data = parts(recipe.hospital, recipe.preset)["train"]
-    whole = data.table[list(model.names)].notna().all(axis=1)
-    data = data.select(data.table[whole])
-    if not len(data):
-        raise InputError("no training image has all parents: lung sizes come from masks")
-    images, _ = examples(data, recipe.preset)
-    c = model.encode(data.parents(model.names))
+    images, c = labelled_pairs(model, recipe)
     yield from fit(
         model.image,
         images,
@@ -103,6 +100,17 @@ def training(
         device=device,
         progress=progress,
     )
+
+
+def labelled_pairs(model: DeepSCM, recipe: GeneratorRecipe) -> tuple[Images, Tensor]:
+    """The training images of which all parents are known, and these as vectors."""
+    data = parts(recipe.hospital, recipe.preset)["train"]
+    whole = data.table[list(model.names)].notna().all(axis=1)
+    data = data.select(data.table[whole])
+    if not len(data):
+        raise InputError("no training image has all parents: lung sizes come from masks")
+    images, _ = examples(data, recipe.preset)
+    return images, model.encode(data.parents(model.names))
 
 
 def make(
@@ -126,6 +134,7 @@ def make(
     path.parent.mkdir(parents=True, exist_ok=True)
     steps = training(model, recipe, checkpoint=checkpoint, device=device, progress=progress)
     history = [asdict(step) for step in steps]
+    model.image.centre(*labelled_pairs(model, recipe))
     notes = {"recipe": recipe.name, "negative log-likelihood": likelihood, "history": history}
     save(model.cpu(), path, seed=recipe.seed, notes=notes)
     checkpoint.unlink(missing_ok=True)

@@ -72,7 +72,9 @@ PRESETS: Mapping[str, Preset] = {
         network=PredictorConfig(width=8),
         training=TrainingConfig(3),
         patients=200,
-        image=ImageConfig(size=32, widths=(16, 24), latents=(0, 0), code=8, embedding=16),
+        image=ImageConfig(
+            size=32, widths=(16, 24), latents=(0, 0), code=8, embedding=16, prior="regressed"
+        ),
         fitting=FittingConfig(steps=150, report=50),
     ),
     "book": Preset(
@@ -82,7 +84,7 @@ PRESETS: Mapping[str, Preset] = {
         1_000,
         4_000,
         patients=1_000,
-        image=ImageConfig(latents=(0, 0, 0), code=32, headroom=0.03),
+        image=ImageConfig(latents=(0, 0, 0), code=32, headroom=0.03, prior="regressed"),
         fitting=FittingConfig(steps=5_000, batch=32),
         objective=Labelled(start=4.0),
     ),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cfcore.scm.layers import Decoder, Encoder, ImageConfig, Normal, Pick, Scale
+from cfcore.training import Images
 
 __all__ = ["ImageConfig", "ImageMechanism"]
 
@@ -44,6 +45,8 @@ class ImageMechanism(nn.Module):
         )
         self.average = nn.Linear(config.parents + config.code, config.size**2)
         self.encoder, self.decoder = Encoder(config), Decoder(config)
+        terms = len(expanded(torch.zeros(1, config.parents))[0])
+        self.register_buffer("drift", torch.zeros(terms, config.code))
         self.log_sd = nn.Parameter(torch.full((1, 1, config.size, config.size), math.log(0.1)))
 
     def terms(self, x: Tensor, c: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -74,7 +77,8 @@ class ImageMechanism(nn.Module):
         r"""Infers the exogenous noise of images.
 
         With the exogenous prior the latents :math:`z_l` are the noise. With the conditional one
-        it is :math:`\epsilon_l = (z_l - \mu_p) / \sigma_p`.
+        it is :math:`\epsilon_l = (z_l - \mu_p) / \sigma_p`. With the regressed one it is what the
+        parents do not say of the code, :math:`z - \mathrm{E}[z \mid \mathbf{pa}]`.
 
         Args:
             x: The images, shape (B, 1, H, W), in [0, 1].
@@ -87,7 +91,39 @@ class ImageMechanism(nn.Module):
         """
         t = self.scale.apply(x)
         mean, noise, _ = self._posterior_pass(t, c, rng)
+        noise["z0"] = noise["z0"] - self._drift(c)
         return {**noise, "residual": t - mean}
+
+    @torch.inference_mode()
+    def centre(self, images: Images, c: Tensor, *, batch: int = 128) -> None:
+        r"""Fits the mean of the code given the parents, :math:`\mathrm{E}[z \mid \mathbf{pa}]`.
+
+        A decoder that is told the code has little use for the parents: the code says what they
+        would. So the code is not independent of them, and held under an intervention it keeps
+        what should change. Its mean, a quadratic function of the parents fitted by least squares,
+        is taken off in abduction and put back under the new parents in prediction. It does nothing
+        unless the prior is ``"regressed"``.
+
+        Args:
+            images: The training images, N of them.
+            c: Their parents as vectors, shape (N, D).
+            batch: Images at once.
+        """
+        if self.config.prior != "regressed":
+            return
+        device = self.drift.device
+        self.drift.zero_()
+        parts = [
+            self.abduct(images[rows].to(device), c[rows].to(device))["z0"].flatten(1).cpu()
+            for rows in torch.arange(len(c)).split(batch)
+        ]
+        terms = expanded(c).double()
+        gram = terms.T @ terms + 1e-3 * torch.eye(terms.shape[1], dtype=torch.float64)
+        fitted = torch.linalg.solve(gram, terms.T @ torch.cat(parts).double())
+        self.drift.copy_(fitted)
+
+    def _drift(self, c: Tensor) -> Tensor:
+        return (expanded(c) @ self.drift)[:, :, None, None]
 
     def predict(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
         r"""Draws the images that the noise gives under the parents.
@@ -107,7 +143,8 @@ class ImageMechanism(nn.Module):
         """What the latents explain, on the scale of the networks, shape (B, 1, H, W)."""
 
         def given(number: int, prior: Normal, h: Tensor) -> tuple[Tensor, Tensor]:
-            return prior.at(noise[f"z{number}"]), h.new_zeros(len(h))
+            eps = noise[f"z{number}"] if number else noise["z0"] + self._drift(c)
+            return prior.at(eps), h.new_zeros(len(h))
 
         return self._decode(c, given)[0]
 
@@ -139,3 +176,15 @@ class ImageMechanism(nn.Module):
         # A line in the parents and the code is the quick part of the mean; the decoder bends it.
         drawn, code, kl = self.decoder(self.embed(c), pick)
         return self.average(torch.cat((c, code), dim=1)).view_as(drawn) + drawn, kl
+
+
+def expanded(c: Tensor) -> Tensor:
+    """The parents with a constant and all their products, shape (B, 1 + D + D (D + 1) / 2).
+
+    Example:
+        >>> expanded(torch.tensor([[2.0, 3.0]]))
+        tensor([[1., 2., 3., 4., 6., 9.]])
+    """
+    first, second = torch.triu_indices(c.shape[1], c.shape[1], device=c.device)
+    ones = torch.ones_like(c[:, :1])
+    return torch.cat((ones, c, c[:, first] * c[:, second]), dim=1)

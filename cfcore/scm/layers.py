@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from cfcore.checks import InputError
 
-Prior = Literal["exogenous", "conditional"]
+Prior = Literal["exogenous", "conditional", "regressed"]
 
 Pick = Callable[[int, "Normal", Tensor], tuple[Tensor, Tensor]]
 """Where a latent comes from: the level, its prior and the state to the latent and its KL (B,)."""
@@ -32,7 +32,9 @@ class ImageConfig:
         code: Latent numbers of the whole image, above the coarsest resolution.
         depth: Residual blocks of the decoder at each resolution.
         embedding: Length of the embedded parents.
-        prior: ``"exogenous"``, :math:`p(z)`, or ``"conditional"``, :math:`p(z \mid \mathbf{pa})`.
+        prior: ``"exogenous"``, :math:`p(z)`; ``"conditional"``, :math:`p(z \mid \mathbf{pa})`,
+            learned in training; or ``"regressed"``, the mean of the code given the parents, fitted
+            when training is over, see :meth:`~cfcore.scm.image.ImageMechanism.centre`.
         headroom: How far above 1 a pixel would be opaque, see :class:`Scale`; 0 for networks
             that see the pixels themselves.
     """
