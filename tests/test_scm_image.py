@@ -1,4 +1,4 @@
-"""The image mechanism: one pass, three sources of latents, two readings of the noise."""
+"""The image mechanism: one pass, three sources of latents, three readings of the noise."""
 
 import json
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from cfcore.scm.image import ImageConfig, ImageMechanism
 from cfcore.scm.layers import Normal
 from cfcore.scm.objective import Labelled
 
-PRIORS = ["exogenous", "conditional"]
+PRIORS = ["exogenous", "conditional", "regressed"]
 
 
 def tiny(prior: str, **changes: object) -> ImageConfig:
@@ -184,3 +184,45 @@ def test_the_config_survives_json() -> None:
 def test_impossible_configs_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         tiny("exogenous", **changes) if "prior" not in changes else tiny(**changes)
+
+
+def correlated(count: int = 300) -> tuple[Tensor, Tensor]:
+    """Images whose brightness follows the first parent."""
+    rng = torch.Generator().manual_seed(2)
+    c = torch.rand(count, 7, generator=rng)
+    x = 0.6 * torch.rand(count, 1, 32, 32, generator=rng) + 0.3 * c[:, :1, None, None]
+    return x, c
+
+
+def worst_correlation(image: ImageMechanism, x: Tensor, c: Tensor) -> float:
+    with torch.inference_mode():
+        z = image.abduct(x, c)["z0"].flatten(1)
+    both = torch.corrcoef(torch.cat((z, c), dim=1).T)[: z.shape[1], z.shape[1] :]
+    return both.abs().max().item()
+
+
+def test_a_regressed_code_says_nothing_of_the_parents() -> None:
+    x, c = correlated()
+    image = mechanism("regressed")
+    before = worst_correlation(image, x, c)
+    image.centre(x, c)
+    assert before > 0.3
+    assert worst_correlation(image, x, c) < 0.01
+
+
+def test_a_regressed_code_moves_with_the_parents_and_comes_back() -> None:
+    x, c = correlated(40)
+    image = mechanism("regressed")
+    image.centre(x, c)
+    noise, other = image.abduct(x, c), c.flip(0)
+    there = image.predict(noise, other)
+    assert (there - x).abs().mean() > 1e-3
+    torch.testing.assert_close(image.predict(noise, c), x, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("prior", ["exogenous", "conditional"])
+def test_other_priors_are_not_centred(prior: str) -> None:
+    x, c = correlated(20)
+    image = mechanism(prior)
+    image.centre(x, c)
+    assert not image.drift.any()
