@@ -24,6 +24,8 @@ Architecture = Literal["small", "densenet121"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
+PART = 4_500_000  # bytes of weights in one file
+
 
 @runtime_checkable
 class Predictor(Protocol):
@@ -209,7 +211,9 @@ def write_weights(
     """Writes the weights as safetensors, and a JSON manifest beside them.
 
     Each file appears whole or not at all. The manifest is written last and holds the digest of
-    the weights, so a pair of which one half is missing or old is refused when it is loaded.
+    the weights, so a pair of which one half is missing or old is refused when it is loaded. What
+    is larger than ``PART`` goes on in ``*.safetensors.1`` and so forth, since repositories do not
+    like large files.
 
     Args:
         path: The file of the weights, ``*.safetensors``; the manifest ends in ``.json``.
@@ -236,8 +240,10 @@ def write_weights(
         "notes": dict(notes or {}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, weights)
-    write_atomically(path.with_suffix(".json"), as_json(manifest).encode())
+    slices = [weights[start : start + PART] for start in range(0, len(weights), PART)]
+    for number, part in enumerate(slices):
+        write_atomically(_part(path, number), part)
+    write_atomically(path.with_suffix(".json"), as_json(manifest | {"parts": len(slices)}).encode())
 
 
 def load(path: Path | str, *, graph: CausalGraph = CHEST) -> Reader:
@@ -272,6 +278,8 @@ def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> 
 
     path = _weights_path(path)
     weights, manifest = path.read_bytes(), read_manifest(path)
+    for number in range(1, manifest.get("parts", 1)):
+        weights += _part(path, number).read_bytes()
     if hashlib.sha256(weights).hexdigest() != manifest.get("sha256"):
         raise InputError(f"{path} is not the file that its manifest describes: save it again")
     try:
@@ -316,6 +324,10 @@ def commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip()
+
+
+def _part(path: Path, number: int) -> Path:
+    return path if number == 0 else path.with_name(f"{path.name}.{number}")
 
 
 def _weights_path(path: Path | str) -> Path:

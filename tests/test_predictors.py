@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cfcore import predictors
+from cfcore.checks import InputError
 from cfcore.graph import CHEST
 from cfcore.metrics import auc
 from cfcore.phantom import Cohort, Phantom
@@ -378,3 +380,22 @@ def test_the_manifest_is_json_even_when_a_score_is_undefined(tmp_path: Path) -> 
 def test_settings_that_make_no_sense_are_refused(wrong: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         TrainingConfig(**wrong)
+
+
+def test_large_weights_are_kept_in_several_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictors, "PART", 10_000)
+    reader = predictors.build(predictors.PredictorConfig(width=8), seed=3)
+    path = tmp_path / "w.safetensors"
+    predictors.save(reader, path, seed=3)
+    files = sorted(file.name for file in tmp_path.iterdir())
+    assert len(files) > 3 and max(file.stat().st_size for file in tmp_path.iterdir()) <= 10_000
+
+    again = predictors.load(path)
+
+    for ours, theirs in zip(reader.parameters(), again.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    (tmp_path / "w.safetensors.1").write_bytes(b"other")
+    with pytest.raises(InputError, match="manifest"):
+        predictors.load(path)
