@@ -274,7 +274,8 @@ def subgroups(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
 
     A subgroup is the patients nearest to one intervention of the grid. Its mean score is estimated
     from its members as observed, or from everyone in that world
-    (:func:`~cfcore.metrics.observational_mean`, :func:`~cfcore.metrics.counterfactual_mean`).
+    (:func:`~cfcore.metrics.subgroup.observational_mean`,
+    :func:`~cfcore.metrics.subgroup.counterfactual_mean`).
 
     Args:
         given: The predictions.

@@ -29,12 +29,12 @@ def encode(graph: CausalGraph, pa: Parents, names: Sequence[str] | None = None) 
 
     Args:
         graph: The graph, which knows kinds and ranges.
-        pa: The values, each of shape (*).
+        pa: The values, each of shape (...).
         names: Which variables to encode, and in which order; by default all of ``pa``, in the
             topological order of the graph.
 
     Returns:
-        The vectors, shape (*, D).
+        The vectors, shape (..., D).
 
     Example:
         >>> from cfcore.graph import CHEST
