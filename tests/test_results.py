@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cfcore import judges, recipes, results, tables
+from cfcore import generators, judges, recipes, results, tables
 from cfcore.checks import InputError
 from cfcore.scm.fitting import FittingConfig
 from cfcore.settings import all_runs
+from cfcore.soundness import soundness
 from cfcore.training import TrainingConfig
 
 QUICK = recipes.preset(
@@ -76,3 +77,37 @@ def test_judges_share_no_patient_with_the_experiments() -> None:
     theirs = judge.data()[0].table.age.to_numpy()[:50]
     assert judge.cohort != QUICK.cohort and not np.isin(theirs, ours).any()
     assert len({judge.file for judge in judges.judges(QUICK).values()}) == 4
+
+
+def test_committed_weights_reproduce_the_committed_soundness() -> None:
+    book = recipes.preset("book")
+    readers = {name: judges.obtain_judge(j) for name, j in judges.judges(book).items()}
+    found = soundness(
+        generators.obtain_generator(generators.GeneratorRecipe(book, seed=0)),
+        recipes.parts("C", book)["test"].take(range(300)),
+        classifiers=readers,
+        audited={"basic": recipes.obtain(recipes.Recipe(book)), "strong": readers["effusion"]},
+        truth=recipes.patients("C", book).oracle,
+        axioms=["faithfulness", "effectiveness"],
+        effects=["direct"],
+    )
+    keys = ["axiom", "intervention", "effect", "measure", "classifier"]
+    kept = pd.read_csv(tables.RESULTS / results.SOUNDNESS).fillna({"classifier": ""})
+    kept = kept[kept.generator == "learned-0"].set_index(keys)
+    found = found.set_index(keys)
+    assert len(found) > 20
+    for column in ("value", "identity", "floor"):
+        assert np.allclose(
+            found[column], kept.loc[found.index, column], atol=1e-3, rtol=1e-3, equal_nan=True
+        )
+
+
+def test_what_comes_with_the_project_is_found() -> None:
+    book = recipes.preset("book")
+    assert (generators.COMMITTED / generators.GeneratorRecipe(book).file).is_file()
+    for judge in judges.judges(book).values():
+        assert (judges.COMMITTED / judge.file).is_file()
+    assert len(tables.learned_means("C->M", "natural", ["S_var", "null_abs"])) == 10
+    assert {"learned-0", "learned-1", "learned-2"} == set(
+        pd.read_csv(tables.RESULTS / tables.ESTIMATES).generator
+    )
