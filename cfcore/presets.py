@@ -96,6 +96,16 @@ PRESETS: Mapping[str, Preset] = {
         20,
         network=PredictorConfig(architecture="densenet121", width=64),
         training=TrainingConfig(epochs=20, learning_rate=1e-3, shift=8),
+        image=ImageConfig(
+            size=224,
+            widths=(64, 96, 128, 128),
+            latents=(0, 0, 0, 0),
+            code=64,
+            headroom=0.03,
+            prior="regressed",
+        ),
+        fitting=FittingConfig(steps=60_000, batch=64, shift=7),
+        objective=Labelled(start=4.0),
         folders=Folders(),
     ),
 }

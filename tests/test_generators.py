@@ -109,3 +109,12 @@ def test_shifted_images_are_moved_as_a_whole() -> None:
     assert steps <= {8 * i + j for i in range(-2, 3) for j in range(-2, 3)} and len(steps) > 10
     inner = moved[:, 0, 2:6, 2:6]
     assert torch.equal(inner - inner[:, :1, :1], (x[:, 0, 2:6, 2:6] - x[:, 0, 2:3, 2:3]))
+
+
+@pytest.mark.parametrize("name", recipes.PRESETS)
+def test_the_generator_of_every_preset_draws_images_of_its_size(name: str) -> None:
+    preset = recipes.preset(name)
+    with torch.device("meta"):
+        image = generators.ImageMechanism(preset.image)
+        x, c = torch.empty(2, 1, preset.size, preset.size), torch.empty(2, 7)
+    assert image.predict(image.abduct(x, c), c).shape == x.shape
