@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from cfcore.artefacts import found_or_made
 from cfcore.checks import InputError
 from cfcore.recipes import Preset, Recipe, examples, parts
 from cfcore.scm.fitting import Progress, fit
@@ -161,9 +162,10 @@ def obtain_generator(
     Returns:
         The generator, on the CPU and in evaluation mode.
     """
-    if (committed / recipe.file).is_file():
-        return load(committed / recipe.file)
-    try:
-        return load(cache / recipe.file)
-    except (FileNotFoundError, InputError):  # never made, or not to its end
-        return make(recipe, cache / recipe.file, device=device, progress=progress).eval()
+    return found_or_made(
+        recipe.file,
+        committed,
+        cache,
+        load=load,
+        make=lambda path: make(recipe, path, device=device, progress=progress),
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cfcore.checks import InputError
+from cfcore.artefacts import found_or_made
 from cfcore.datasets import Dataset, from_phantom
 from cfcore.phantom import COEFFICIENTS, HOSPITALS, Phantom
 from cfcore.predictors import PredictorConfig, Reader, build, load, save
@@ -87,12 +87,13 @@ def obtain_judge(
     judge: Judge, *, committed: Path = COMMITTED, cache: Path = CACHE, progress: bool = False
 ) -> Reader:
     """A judge: from the project's data, from earlier runs, or trained now."""
-    if (committed / judge.file).is_file():
-        return load(committed / judge.file)
-    try:
-        return load(cache / judge.file)
-    except (FileNotFoundError, InputError):  # never made, or not to its end
-        return make_judge(judge, cache / judge.file, progress=progress).eval()
+    return found_or_made(
+        judge.file,
+        committed,
+        cache,
+        load=load,
+        make=lambda path: make_judge(judge, path, progress=progress),
+    )
 
 
 def make_judge(judge: Judge, path: Path, *, progress: bool = False) -> Reader:

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from cfcore.artefacts import found_or_made
 from cfcore.checks import InputError
 from cfcore.cohorts import drop_age, drop_sex, match_size, split
 from cfcore.datasets import Dataset, from_phantom
@@ -234,9 +235,10 @@ def obtain(
     Returns:
         The predictor, on the CPU and in evaluation mode.
     """
-    if (committed / recipe.file).is_file():
-        return load(committed / recipe.file)
-    try:
-        return load(cache / recipe.file)
-    except (FileNotFoundError, InputError):  # never made, or not to its end
-        return make(recipe, cache / recipe.file, device=device, progress=progress).cpu().eval()
+    return found_or_made(
+        recipe.file,
+        committed,
+        cache,
+        load=load,
+        make=lambda path: make(recipe, path, device=device, progress=progress),
+    )

@@ -12,7 +12,7 @@ from cfcore.study import Study
 
 RESULTS = Path(__file__).parent.parent / "data" / "results"
 ESTIMATES = "learned_estimates.csv"
-LEARNED = "learned generators, whose counterfactuals are not faithful to each image; mean over all"
+LEARNED = "learned generators (not faithful to each image), mean over all"
 
 Kind = Literal["risk", "calibration", "stability"]
 

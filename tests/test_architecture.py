@@ -30,6 +30,7 @@ ORDER = [
     "datasets",
     "cohorts",
     "balance",
+    "artefacts",
     "predictors",
     "training",
     "sources",
