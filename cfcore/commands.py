@@ -202,6 +202,9 @@ def add_results(commands: "argparse._SubParsersAction") -> None:
         "--patients", type=int, default=300, metavar="N", help="for soundness (default: 300)"
     )
     command.add_argument(
+        "--noise-patients", type=int, default=500, metavar="N", help="for noise (default: 500)"
+    )
+    command.add_argument(
         "--predictions", type=Path, metavar="DIR", help="where predictions are looked for first"
     )
     command.set_defaults(command=results)
@@ -214,7 +217,8 @@ def results(arguments: argparse.Namespace) -> None:
 
     out, preset = check_writable(arguments.out), sizes(arguments)
     seeds = range(arguments.generators)
-    written = collect_soundness(preset, seeds, out, patients=arguments.patients)
+    sizes_of = {"patients": arguments.patients, "noise_patients": arguments.noise_patients}
+    written = collect_soundness(preset, seeds, out, **sizes_of)
     written += collect(learned_runs(preset, seeds), out, folder=arguments.predictions)
     for path in written:
         print(path)

@@ -1,8 +1,7 @@
-"""What the experiments find with learned generators, as small tables that come with the project.
+"""What the experiments find with learned generators, written as small tables.
 
-The predictions of three generators on every test set would be three times those of the oracle. What
-the chapters need of them is kept instead: the estimate of every statistic of every predictor, and
-every claim with its interval.
+What the chapters need of them is kept: the estimate of every statistic of every predictor
+(:mod:`cfcore.learned` reads it), every claim with its interval, and how sound each generator is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,14 +16,14 @@ from cfcore.files import write_atomically
 from cfcore.generator import Effect
 from cfcore.generators import GeneratorRecipe, obtain_generator
 from cfcore.judges import judges, obtain_judge
+from cfcore.learned import ESTIMATES, estimates_table
+from cfcore.learned import RESULTS as COMMITTED
 from cfcore.presets import Preset
 from cfcore.recipes import Recipe, obtain, parts
 from cfcore.recipes import patients as everyone
 from cfcore.settings import SETTINGS, Run, all_runs
 from cfcore.soundness import generator_noise, soundness
 from cfcore.study import Study, study_run
-from cfcore.tables import ESTIMATES
-from cfcore.tables import RESULTS as COMMITTED
 
 CLAIMS, SOUNDNESS, NOISE = "learned_claims.csv", "soundness.csv", "generator_noise.csv"
 DIGITS = 6
@@ -47,26 +46,31 @@ def collect(
         The two files that were written.
     """
     studies: dict[str, dict[Key, Study]] = {}
+    estimates = []
     for run in runs:
         key = (run.setting, run.testset, run.effect)
-        studies.setdefault(run.generator, {})[key] = study_run(
-            run, folder=folder, replicates=replicates
-        )
-    estimates = [
-        study.frame().assign(generator=name, setting=key[0], testset=key[1], effect=key[2])
-        for name, found in studies.items()
-        for key, study in found.items()
-    ]
+        found = study_run(run, folder=folder, replicates=replicates)
+        studies.setdefault(run.generator, {})[key] = found
+        estimates.append(((run.generator, *key, "uniform"), found))
+        if is_main(run):
+            other = study_run(run, folder=folder, q="empirical", replicates=2)
+            estimates.append(((run.generator, *key, "empirical"), other))
     judged = [judge_known(found).assign(generator=name) for name, found in studies.items()]
     out.mkdir(parents=True, exist_ok=True)
     return [
-        write_table(pd.concat(estimates), out / ESTIMATES),
+        write_table(estimates_table(estimates), out / ESTIMATES),
         write_table(pd.concat(judged).drop(columns="by_seed"), out / CLAIMS),
     ]
 
 
 def collect_soundness(
-    preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 300, draws: int = 8
+    preset: Preset,
+    seeds: Iterable[int],
+    out: Path,
+    *,
+    patients: int = 300,
+    noise_patients: int = 500,
+    draws: int = 8,
 ) -> list[Path]:
     """Try the generators of a preset on test patients of hospital C, and keep the tables.
 
@@ -75,12 +79,14 @@ def collect_soundness(
         seeds: The seeds of the generators.
         out: The folder to write to.
         patients: How many test patients, none of whom was seen in training.
+        noise_patients: How many of them to abduct several times.
         draws: Draws of each patient's noise, for the generators' own noise.
 
     Returns:
         The two files that were written.
     """
-    data = parts("C", preset)["test"].take(range(patients))
+    test = parts("C", preset)["test"]
+    data, noise_data = test.take(range(patients)), test.take(range(noise_patients))
     truth = everyone("C", preset).oracle
     readers = {name: obtain_judge(judge) for name, judge in judges(preset).items()}
     audited = {"basic": obtain(Recipe(preset)), "strong": readers["effusion"]}
@@ -89,7 +95,7 @@ def collect_soundness(
         model = obtain_generator(GeneratorRecipe(preset, seed=seed))
         table = soundness(model, data, classifiers=readers, audited=audited, truth=truth)
         tried.append(table.assign(generator=f"learned-{seed}"))
-        noise = generator_noise(model, data, audited, truth=truth, draws=draws)
+        noise = generator_noise(model, noise_data, audited, truth=truth, draws=draws)
         noisy.append(noise.assign(generator=f"learned-{seed}"))
     out.mkdir(parents=True, exist_ok=True)
     return [
@@ -150,8 +156,11 @@ def learned_runs(preset: Preset, seeds: Iterable[int]) -> list[Run]:
     runs = []
     for number, seed in enumerate(seeds):
         every = list(all_runs(preset, f"learned-{seed}"))
-        own = [
-            r for r in every if r.testset == SETTINGS[r.setting].testset and r.effect == "direct"
-        ]
+        own = [run for run in every if run.testset == SETTINGS[run.setting].testset]
         runs += own if number else every
     return runs
+
+
+def is_main(run: Run) -> bool:
+    """Whether a run is of the direct effect on the test set of its setting."""
+    return run.testset == SETTINGS[run.setting].testset and run.effect == "direct"

@@ -7,11 +7,10 @@ from typing import Literal
 import pandas as pd
 
 from cfcore.claims import PAPER, STEPS, transitions
-from cfcore.settings import SETTINGS
+from cfcore.generator import Effect
+from cfcore.learned import RESULTS, learned_studies
 from cfcore.study import Study
 
-RESULTS = Path(__file__).parent.parent / "data" / "results"
-ESTIMATES = "learned_estimates.csv"
 LEARNED = "learned generators (not faithful to each image), mean over all"
 
 Kind = Literal["risk", "calibration", "stability"]
@@ -105,30 +104,36 @@ def with_counts(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def learned_means(
-    setting: str, testset: str, columns: Sequence[str], *, folder: Path = RESULTS
+    setting: str,
+    testset: str | None,
+    columns: Sequence[str],
+    *,
+    effect: Effect = "direct",
+    q: str = "uniform",
+    counts: bool = False,
+    folder: Path = RESULTS,
 ) -> pd.DataFrame:
     """Statistics with learned generators: means over trainings and generators.
 
     Args:
         setting: The name of the setting.
-        testset: The test set.
+        testset: The test set; by default that of the setting.
         columns: The statistics.
-        folder: Where the tables are.
+        effect: ``"direct"`` or ``"total"``.
+        q: ``"uniform"`` or ``"empirical"``.
+        counts: Whether to add a row of correct transition counts.
+        folder: Where the table of estimates is.
 
     Returns:
         A row for each predictor, in the order of the paper; no rows if nothing was found.
     """
-    path = folder / ESTIMATES
-    if not path.is_file():
+    found = learned_studies(setting, testset, effect=effect, q=q, folder=folder).values()
+    if not found:
         return pd.DataFrame(columns=list(columns))
-    frame = pd.read_csv(path)
-    frame = frame[(frame.setting == setting) & (frame.testset == testset)]
-    means = (
-        frame[frame.effect == "direct"].groupby(["family", "strength", "metric"]).estimate.mean()
-    )
-    wide = means.unstack("metric")
-    rows = [kind for kind in ROWS if kind in wide.index]
-    return labelled_rows([wide.loc[kind, list(columns)].tolist() for kind in rows], rows, columns)
+    own = [means(study, columns) for study in found]
+    if counts:
+        own = [with_counts(s, table) for s, table in zip(found, own, strict=True)]
+    return sum(own[1:], start=own[0]) / len(own)
 
 
 def beside(study: Study, setting: str, kind: Kind, *, digits: int = 3) -> str:
@@ -150,7 +155,7 @@ def beside(study: Study, setting: str, kind: Kind, *, digits: int = 3) -> str:
         "standard deviation between trainings": spreads(study, COLUMNS[kind]).round(digits),
     }
     floor = ["null_flip", "null_abs"] if kind == "stability" else []
-    learned = learned_means(setting, SETTINGS[setting].testset, [*COLUMNS[kind], *floor])
+    learned = learned_means(setting, None, [*COLUMNS[kind], *floor], counts=True)
     if len(learned):
         parts[LEARNED] = learned.round(digits)
     return "\n\n".join(f"{title}\n{part.to_string()}" for title, part in parts.items())
@@ -168,6 +173,20 @@ def pairs(study: Study, columns: Sequence[str]) -> pd.DataFrame:
 def variants(studies: Mapping[str, Study], columns: Sequence[str]) -> pd.DataFrame:
     """The same statistics under several choices, side by side, with transition counts."""
     tables = {name: with_counts(s, means(s, columns)) for name, s in studies.items()}
+    return pd.concat(tables, axis=1).swaplevel(axis=1)[list(columns)]
+
+
+def learned_variants(setting: str, columns: Sequence[str]) -> pd.DataFrame:
+    """The statistics with learned generators under the choices of the chapters, as in variants."""
+    choices = {
+        "uniform q": {},
+        "empirical q": {"q": "empirical"},
+        "total effect": {"effect": "total"},
+    }
+    tables = {
+        name: learned_means(setting, None, columns, counts=True, **choice)
+        for name, choice in choices.items()
+    }
     return pd.concat(tables, axis=1).swaplevel(axis=1)[list(columns)]
 
 

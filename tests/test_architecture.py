@@ -46,6 +46,7 @@ ORDER = [
     "soundness",
     "settings",
     "study",
+    "learned",
     "claims",
     "tables",
     "results",

@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cfcore import generators, judges, recipes, results, tables
+from cfcore import generators, judges, recipes, results, settings, tables
 from cfcore.checks import InputError
+from cfcore.learned import learned_studies
 from cfcore.scm.fitting import FittingConfig
 from cfcore.settings import all_runs
 from cfcore.soundness import soundness
+from cfcore.study import study_run
 from cfcore.training import TrainingConfig
 
 QUICK = recipes.preset(
@@ -30,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(place)
         runs = [r for r in all_runs(QUICK, "learned-0") if r.setting == "C->M"]
         results.collect(runs, place, replicates=20)
-        results.collect_soundness(QUICK, [0], place, patients=16, draws=2)
+        results.collect_soundness(QUICK, [0], place, patients=16, noise_patients=16, draws=2)
     return place
 
 
@@ -41,6 +43,29 @@ def test_estimates_stand_in_the_rows_of_the_paper(folder: Path) -> None:
     assert (learned["null_abs"] < 1e-3).all()  # the residual is held
     assert tables.learned_means("C->C", "balanced", columns, folder=folder).empty
     assert tables.learned_means("C->M", "natural", columns, folder=folder / "none").empty
+
+
+def test_estimates_read_back_are_those_of_the_predictions(folder: Path) -> None:
+    run = next(
+        r for r in all_runs(QUICK, "learned-0") if results.is_main(r) and r.setting == "C->M"
+    )
+    for q in ("uniform", "empirical"):
+        study = study_run(run, folder=folder / settings.FILLED, q=q, replicates=2)
+        kept = learned_studies("C->M", q=q, folder=folder)["learned-0"]
+        assert kept.members == study.members and set(kept.values) == set(study.values)
+        for name, values in study.values.items():
+            assert np.allclose(kept.values[name], values[:, :1], atol=1e-6, equal_nan=True)
+    both = [learned_studies("C->M", q=q, folder=folder) for q in ("uniform", "empirical")]
+    assert (
+        both[0]["learned-0"].values["S_var"].tolist()
+        != both[1]["learned-0"].values["S_var"].tolist()
+    )
+
+
+def test_transitions_are_counted_for_learned_generators_too(folder: Path) -> None:
+    study = learned_studies("C->M", folder=folder)["learned-0"]
+    counted = tables.learned_means("C->M", None, ["R_IE"], counts=True, folder=folder)
+    assert counted.equals(tables.with_counts(study, tables.means(study, ["R_IE"])))
 
 
 def test_claims_without_studies_are_left_out(folder: Path) -> None:
@@ -108,6 +133,4 @@ def test_what_comes_with_the_project_is_found() -> None:
     for judge in judges.judges(book).values():
         assert (judges.COMMITTED / judge.file).is_file()
     assert len(tables.learned_means("C->M", "natural", ["S_var", "null_abs"])) == 10
-    assert {"learned-0", "learned-1", "learned-2"} == set(
-        pd.read_csv(tables.RESULTS / tables.ESTIMATES).generator
-    )
+    assert list(learned_studies("C->M")) == ["learned-0", "learned-1", "learned-2"]
