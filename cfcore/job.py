@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from cfcore import __version__
-from cfcore.balance import balanced
 from cfcore.checks import InputError
 from cfcore.datasets import Dataset, load_table
 from cfcore.files import check_writable, write_atomically
@@ -19,14 +18,13 @@ from cfcore.interventions import Grid, paper_grid, parse_values
 from cfcore.marginalise import marginalise
 from cfcore.predictions import Predictions
 from cfcore.predictors import LogitOffset, Predictor, load
-from cfcore.recipes import Preset, Recipe, obtain, parts, patients
+from cfcore.recipes import Preset, Recipe, obtain, patients
 from cfcore.recipes import preset as find_preset
 from cfcore.shards import World
 from cfcore.sources import Folders, check_given, identity
 from cfcore.testsets import test_set
 
 OFFSETS = (0.5, 1.0, 2.0)
-TOLERANCE = 0.05  # how far the prevalence of a small balanced test set may be from training's
 
 
 def marginalise_to_folder(
@@ -111,9 +109,7 @@ def cohort_for(hospital: str, preset: Preset, data: Path | None) -> Dataset:
     """The patients to marginalise over: those of a table, or a balanced test set."""
     if data is not None:
         return load_table(data, size=preset.size)
-    if preset.folders is not None:
-        return test_set(hospital, preset, "balanced")
-    return balanced_test_set(hospital, preset)
+    return test_set(hospital, preset, "balanced")
 
 
 def write(out: Path, found: dict[str, Predictions], facts: dict[str, object]) -> list[Path]:
@@ -122,16 +118,6 @@ def write(out: Path, found: dict[str, Predictions], facts: dict[str, object]) ->
     manifest = facts | {"files": [path.name for path in paths], "python": platform.python_version()}
     text = json.dumps(manifest, indent=2) + "\n"
     return [*paths, write_atomically(out / "manifest.json", text.encode())]
-
-
-def balanced_test_set(hospital: str, preset: Preset) -> Dataset:
-    """The balanced test set of a hospital of the phantom, close to the training prevalence."""
-    data = parts(hospital, preset)
-    prevalence = data["train"].table.effusion.mean()
-    table = balanced(
-        data["test"].table, seed=preset.cohort, prevalence=prevalence, tolerance=TOLERANCE
-    )
-    return data["test"].select(table)
 
 
 def default_predictors(hospital: str, preset: Preset, device: str = "cpu") -> dict[str, Predictor]:
