@@ -12,6 +12,7 @@ from typing import NoReturn
 import cfcore
 from cfcore.checks import InputError
 from cfcore.commands import (
+    add_check_data,
     add_predictor,
     add_results,
     add_setting,
@@ -83,6 +84,7 @@ def parser() -> Parser:
     add_setting(commands)
     add_train(commands)
     add_results(commands)
+    add_check_data(commands)
     add_run(commands)
     return root
 

@@ -222,3 +222,59 @@ def results(arguments: argparse.Namespace) -> None:
     written += collect(learned_runs(preset, seeds), out, folder=arguments.predictions)
     for path in written:
         print(path)
+
+
+def add_check_data(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore check-data``."""
+    command = commands.add_parser(
+        "check-data",
+        help="check a folder of real radiographs, and say what is missing",
+        description="Look for every file of a published data set, read its tables, count patients, "
+        "images and labels, and open some of the images. Exits with 0 if it can be used as it is, "
+        "and with 2 and a list of what to mend if it cannot.",
+    )
+    command.add_argument(
+        "kind",
+        choices=["chexpert", "mimic", "nih", "table", "chexmask"],
+        help="what the path should hold: a published data set, a table of your own images (CSV), "
+        "or the masks of CheXmask (CSV)",
+    )
+    command.add_argument("path", type=Path, metavar="PATH", help="the folder, or the CSV file")
+    command.add_argument(
+        "--mimic-iv", type=Path, metavar="FOLDER", help="of mimic: the folder of MIMIC-IV"
+    )
+    command.add_argument(
+        "--masks", type=Path, metavar="FILE.csv", help="the lungs of the data set, by CheXmask"
+    )
+    command.add_argument(
+        "--images", type=Path, metavar="FOLDER", help="of table: where its images are, or an .npz"
+    )
+    command.add_argument(
+        "--open", type=int, default=100, metavar="N", help="images to open (default: 100)"
+    )
+    command.add_argument("--open-all", action="store_true", help="open every image; takes long")
+    command.set_defaults(command=check_data)
+
+
+def check_data(arguments: argparse.Namespace) -> None:
+    """Print what was found, and raise if it cannot be used."""
+    from cfcore.checks import InputError, check_count
+    from cfcore.datasets import inspection
+
+    kind, path = arguments.kind, arguments.path
+    look = {"opened": check_count(arguments.open, "open"), "every": arguments.open_all}
+    if kind == "mimic" and arguments.mimic_iv is None:
+        raise InputError("MIMIC-CXR has no sexes and ages without --mimic-iv FOLDER")
+    if kind == "chexpert":
+        found = inspection.inspect_chexpert(path, masks=arguments.masks, **look)
+    elif kind == "mimic":
+        found = inspection.inspect_mimic(path, arguments.mimic_iv, masks=arguments.masks, **look)
+    elif kind == "nih":
+        found = inspection.inspect_nih(path, masks=arguments.masks, **look)
+    elif kind == "table":
+        found = inspection.inspect_table(path, images=arguments.images, **look)
+    else:
+        found = inspection.inspect_masks(path)
+    print(found)
+    if not found.ready:
+        raise InputError(f"{path} cannot be used yet; to be mended: {len(found.problems)}")

@@ -105,7 +105,7 @@ def read_sheet(path: Path, columns: Sequence[str], *, optional: Sequence[str] = 
         MissingColumn: If one of ``columns`` is not in the header; the message quotes the header.
         BadValue: If the file cannot be read, or a record has more fields than the header.
     """
-    header = list(_read(path, rows=0).columns)
+    header = read_header(path)
     require(path, header, columns)
     if path.suffix != ".xlsx":
         _check_width(path)
@@ -114,9 +114,14 @@ def read_sheet(path: Path, columns: Sequence[str], *, optional: Sequence[str] = 
     return Sheet(path, frame.reindex(columns=[*columns, *optional]).astype("str"))
 
 
+def read_header(path: Path) -> list[str]:
+    """The names of the columns of a table."""
+    return list(_read(path, rows=0).columns)
+
+
 def read_chunks(path: Path, columns: Sequence[str], *, records: int) -> Iterator[Sheet]:
     """Read some columns of a large CSV as text, ``records`` records at a time."""
-    require(path, list(_read(path, rows=0).columns), columns)
+    require(path, read_header(path), columns)
     options = {"dtype": str, "usecols": list(columns), "index_col": False}
     with readable(path), pd.read_csv(path, chunksize=records, **options) as chunks:
         for frame in chunks:
