@@ -49,10 +49,11 @@ book-check: book ## Check the rendered book
 test: lint unit nbval book-check ## Everything that continuous integration runs
 
 _build/executed/notebooks/%.ipynb: notebooks/%.md $(SOURCES) .venv/stamp
-	$(BIN)/cfcore run $< $@
+	$(BIN)/cfcore run $< $@ --provenance $(@:.ipynb=.provenance.json)
 
 _build/html/index.html: $(EXECUTED) $(PAGES) .venv/stamp
 	cp -r _config.yml _toc.yml book _build/executed/
+	$(BIN)/cfcore provenance _build/executed/notebooks >> _build/executed/book/provenance.md
 	$(BIN)/jupyter-book build _build/executed --path-output . -W -n --keep-going
 	touch $@
 

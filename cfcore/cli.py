@@ -14,6 +14,7 @@ from cfcore.checks import InputError
 from cfcore.commands import (
     add_check_data,
     add_predictor,
+    add_provenance,
     add_results,
     add_setting,
     add_source,
@@ -86,6 +87,7 @@ def parser() -> Parser:
     add_results(commands)
     add_check_data(commands)
     add_run(commands)
+    add_provenance(commands)
     return root
 
 
@@ -312,6 +314,12 @@ def add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
         metavar=("NAME", "VALUE"),
         help="change a parameter; the value is read as YAML (repeatable)",
     )
+    command.add_argument(
+        "--provenance",
+        type=Path,
+        metavar="FILE.json",
+        help="also write what ran: parameters, commit, hashes, versions, minutes, memory",
+    )
     command.set_defaults(command=run)
 
 
@@ -321,7 +329,7 @@ def run(arguments: argparse.Namespace) -> None:
     from cfcore.notebook import run as run_notebook
 
     given = {name: read_value(name, value) for name, value in arguments.parameter}
-    run_notebook(arguments.source, arguments.out, given)
+    run_notebook(arguments.source, arguments.out, given, provenance=arguments.provenance)
 
 
 if __name__ == "__main__":

@@ -278,3 +278,22 @@ def check_data(arguments: argparse.Namespace) -> None:
     print(found)
     if not found.ready:
         raise InputError(f"{path} cannot be used yet; to be mended: {len(found.problems)}")
+
+
+def add_provenance(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore provenance``."""
+    command = commands.add_parser(
+        "provenance",
+        help="show what ran, from the records of executed notebooks",
+        description="Print the records that cfcore run --provenance wrote beside the notebooks of "
+        "a folder (NAME.provenance.json beside NAME.ipynb), as tables for a page of the book.",
+    )
+    command.add_argument("folder", type=Path, metavar="FOLDER", help="of executed notebooks")
+    command.set_defaults(command=provenance)
+
+
+def provenance(arguments: argparse.Namespace) -> None:
+    """Print the records of a folder."""
+    from cfcore.provenance import page
+
+    print(page(arguments.folder))

@@ -1,6 +1,7 @@
 """Running the book's notebooks with other parameters."""
 
 import ast
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,20 +39,32 @@ def read(path: str | Path) -> "NotebookNode":
     return notebook
 
 
-def parameters(notebook: "NotebookNode") -> list[str]:
-    """The names that a notebook's cell tagged ``parameters`` assigns.
+def parameters(notebook: "NotebookNode") -> dict[str, object]:
+    """What a notebook's cell tagged ``parameters`` assigns.
 
     Args:
         notebook: A notebook.
 
     Returns:
-        The names, in order; none if there is no such cell.
+        The values by name, in order, those that are no literals as text; none if there is no such
+        cell.
     """
     tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     statements = [node for cell in tagged for node in ast.parse(cell.source).body]
-    targets = [target for node in statements for target in getattr(node, "targets", [])]
-    targets += [node.target for node in statements if isinstance(node, ast.AnnAssign)]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    found: dict[str, object] = {}
+    for node in statements:
+        for target in getattr(node, "targets", [getattr(node, "target", None)]):
+            if isinstance(target, ast.Name) and node.value is not None:
+                found[target.id] = literal(node.value)
+    return found
+
+
+def literal(node: ast.expr) -> object:
+    """The value of a literal, or the text of any other expression."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
 
 
 def read_value(name: str, text: str) -> object:
@@ -78,6 +91,7 @@ def run(
     given: Mapping[str, object] | None = None,
     *,
     progress: bool = True,
+    provenance: str | Path | None = None,
 ) -> Path:
     """Execute a notebook from top to bottom and write it with its outputs.
 
@@ -90,6 +104,7 @@ def run(
         out: Where to write the executed notebook.
         given: Parameters to change; each must be in the notebook's cell tagged ``parameters``.
         progress: Whether to show a progress bar.
+        provenance: Where to write the record of the run (:mod:`cfcore.provenance`), if anywhere.
 
     Returns:
         The path of the executed notebook.
@@ -99,8 +114,7 @@ def run(
         NotebookError: If a cell fails; the message names it.
         FileNotFoundError: If there is no such notebook.
     """
-    import nbformat
-    import papermill
+    from cfcore.provenance import Watch, record, write_record
 
     source, out, given = Path(source), Path(out), dict(given or {})
     notebook = read(source)
@@ -112,6 +126,28 @@ def run(
             raise ParameterError(
                 f"{source}: there is no parameter {name!r}; it has {', '.join(known) or 'none'}"
             )
+
+    watch, facts = Watch(), {}
+    try:
+        with watch:
+            content = execute(source, out, notebook, given, progress=progress)
+        facts = {"status": "passed", "executed": hashlib.sha256(content).hexdigest()}
+        write_atomically(out, content)
+    except NotebookError as error:
+        facts = {"status": "failed", "executed": None, "error": str(error)}
+        raise
+    finally:
+        if provenance is not None and facts:
+            write_record(Path(provenance), record(source, known | given, watch, **facts))
+    return out
+
+
+def execute(
+    source: Path, out: Path, notebook: "NotebookNode", given: dict[str, object], *, progress: bool
+) -> bytes:
+    """The executed notebook as it is written; if a cell fails, what there is of it is kept."""
+    import nbformat
+    import papermill
 
     out.parent.mkdir(parents=True, exist_ok=True)
     failed = out.with_name(f"{out.stem}.failed.ipynb")
@@ -128,8 +164,7 @@ def run(
         cell = f"cell {error.exec_count} fails with {error.ename}: {error.evalue}"
         raise NotebookError(f"{source}: {cell}; see {failed}") from error
     failed.unlink()
-    write_atomically(out, nbformat.writes(tidy(executed)).encode())
-    return out
+    return nbformat.writes(tidy(executed)).encode()
 
 
 def tidy(notebook: "NotebookNode") -> "NotebookNode":

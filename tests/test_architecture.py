@@ -55,6 +55,7 @@ ORDER = [
     "table",
     "report",
     "audit",
+    "provenance",
     "notebook",
     "commands",
     "cli",
