@@ -1,5 +1,6 @@
 """Pictures of studies: every function draws on the axes it is given, and computes nothing."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +10,22 @@ from cfcore.study import Study
 from cfcore.tables import kinds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
     from matplotlib.axes import Axes
 
 COLOURS = {"basic": "0.35", "logit": "#0173b2", "sex": "#de8f05", "age": "#029e73"}
 MARKERS = {"basic": "o", "logit": "s", "sex": "D", "age": "^"}
-NAMES = {"logit": "logit offset", "sex": "sex bias", "age": "age bias"}
+NAMES = {"basic": "basic", "logit": "logit offset", "sex": "sex bias", "age": "age bias"}
+STYLE = Path(__file__).with_name("book.mplstyle")
+
+
+def style() -> None:
+    """Draw from here on as the whole book does: one style file for every figure."""
+    import matplotlib.pyplot as plt
+
+    plt.style.use(STYLE)
 
 
 def ladder(
@@ -43,15 +54,21 @@ def ladder(
         steps = [("basic", 0.0), *((family, s) for s in strengths)]
         cells = rows.loc[steps]
         x = start + np.arange(len(cells))
-        error = np.abs(cells[["low", "high"]].to_numpy().T - cells["mean"].to_numpy())
-        ax.errorbar(
-            x, cells["mean"], error, color=COLOURS[family], marker=MARKERS[family],
-            capsize=2, lw=1.5, ls=linestyle, label=NAMES[family],
+        bars(ax, x, cells, COLOURS[family])
+        ax.plot(
+            x, cells["mean"], color=COLOURS[family], marker=MARKERS[family], ls=linestyle,
+            label=NAMES[family],
         )  # fmt: skip
         ticks += zip(x, ["basic", *(f"{s:g}" for s in strengths)], strict=True)
         start = x[-1] + 2
     ax.set_xticks(*zip(*ticks, strict=True), rotation=45)
     ax.set_ylabel(label or metric)
+
+
+def bars(ax: "Axes", x: "Sequence[float]", cells: "pd.DataFrame", colour: str) -> None:
+    """Intervals as they are, from ``low`` to ``high``: a mean may lie outside its own."""
+    middle, half = (cells["low"] + cells["high"]) / 2, (cells["high"] - cells["low"]) / 2
+    ax.errorbar(x, middle, half, fmt="none", color=colour, lw=1.1)
 
 
 def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
@@ -70,26 +87,36 @@ def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
             ax.scatter(
                 horizontal, vertical, s=30 + 22 * i, color=COLOURS[family], marker=MARKERS[family],
                 alpha=0.85, edgecolor="white", lw=0.6,
-                label=NAMES.get(family, family) if i == len(strengths) - 1 else None,
+                label=NAMES[family] if i == len(strengths) - 1 else None,
             )  # fmt: skip
     ax.set(xlabel=x, ylabel=y)
 
 
 def calibration(ax: "Axes", summary: "pd.DataFrame") -> None:
-    """Original and marginalised calibration error of every predictor, with intervals."""
+    """Original and marginalised calibration error of every predictor, with intervals.
+
+    The colour is that of the family; the original error is an open mark, the marginalised a full
+    one.
+
+    Args:
+        ax: Where to draw.
+        summary: What :meth:`cfcore.study.Study.summary` returns.
+    """
     rows = summary.set_index(["metric", "family", "strength"])
     order = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
     order = [kind for kind in order if ("ECE_orig", *kind) in rows.index]
-    for shift, (metric, marker, name) in zip(
-        (-0.12, 0.12),
-        (("ECE_orig", "o", "original"), ("ECE_marg", "s", "marginalised")),
-        strict=True,
-    ):
-        cells = rows.loc[[(metric, *kind) for kind in order]]
-        error = np.abs(cells[["low", "high"]].to_numpy().T - cells["mean"].to_numpy())
-        x = np.arange(len(order)) + shift
-        ax.errorbar(x, cells["mean"], error, fmt=marker, capsize=2, lw=1.2, label=name)
+    for x, (family, strength) in enumerate(order):
+        for shift, metric, fill in ((-0.14, "ECE_orig", "white"), (0.14, "ECE_marg", None)):
+            cell, colour = rows.loc[[(metric, family, strength)]], COLOURS[family]
+            bars(ax, [x + shift], cell, colour)
+            ax.plot(
+                x + shift, cell["mean"], color=colour, marker=MARKERS[family],
+                markerfacecolor=fill or colour,
+            )  # fmt: skip
+    for fill, name in (("white", "original"), ("0.35", "marginalised")):
+        ax.plot([], [], "o", color="0.35", markerfacecolor=fill, label=name)
     names = ["basic" if f == "basic" else f"{f} {s:g}" for f, s in order]
     ax.set_xticks(np.arange(len(order)), names, rotation=45, ha="right")
     ax.set(ylabel="expected calibration error", ylim=(0, None))
-    ax.legend(frameon=False)
+    ax.grid(axis="x", visible=False)
+    ax.legend()

@@ -40,10 +40,14 @@ class Study:
         members: The predictors, in order.
         values: By statistic, shape (predictors, 1 + B): the estimate, then its B replicates (NaN
             beyond those that were computed, since ranks cost more).
+        patients: How many patients, N; 0 if that is not known.
+        worlds: How many interventions, K; 0 if that is not known.
     """
 
     members: tuple[Member, ...]
     values: Mapping[str, np.ndarray]
+    patients: int = 0
+    worlds: int = 0
 
     @property
     def seeds(self) -> list[int]:
@@ -158,7 +162,7 @@ def study(
     stacked = {
         name: np.stack([padded(values[name], replicates) for values in every]) for name in every[0]
     }
-    return Study(members, stacked)
+    return Study(members, stacked, len(first), first.logit_cf.shape[1])
 
 
 def padded(values: np.ndarray, replicates: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Literal
 
 import pandas as pd
@@ -9,9 +10,14 @@ import pandas as pd
 from cfcore.claims import PAPER, STEPS, transitions
 from cfcore.generator import Effect
 from cfcore.learned import RESULTS, learned_studies
+from cfcore.settings import Run
 from cfcore.study import Study
 
-LEARNED = "learned generators (not faithful to each image), mean over all"
+LEARNED = "learned generators (not faithful to each image), mean over"
+
+WIDTH = 76
+SHORT = {f"R_CVaR_{level}": f"CVaR{level[1:]}" for level in ("0.50", "0.25", "0.10")}
+SHORT |= {"abs_rank_change": "|dr|"}
 
 Kind = Literal["risk", "calibration", "stability"]
 
@@ -136,29 +142,69 @@ def learned_means(
     return sum(own[1:], start=own[0]) / len(own)
 
 
-def beside(study: Study, setting: str, kind: Kind, *, digits: int = 3) -> str:
+def caption(studies: Mapping[Run, Study]) -> str:
+    """What a table is made of: preset, generator, trainings, and the patients of each test set.
+
+    Args:
+        studies: The studies in the table, by the runs that they are of.
+
+    Returns:
+        A line or two of text, to print above the table.
+    """
+    run, study = next(iter(studies.items()))
+    seeds = ", ".join(str(seed) for seed in study.seeds)
+    sets = [f"{r.setting} {r.testset} N = {s.patients}" for r, s in studies.items()]
+    effects = " and ".join(dict.fromkeys(r.effect for r in studies))
+    text = (
+        f"preset {run.preset.name}; counterfactuals: {run.generator}, {effects} effect, "
+        f"K = {study.worlds}; seeds of the trainings {seeds}; {'; '.join(sets)}"
+    )
+    return fill(text, WIDTH)
+
+
+def text(table: pd.DataFrame, digits: int = 3) -> str:
+    """A table as narrow text: short names of columns, as many decimals as asked for.
+
+    Example:
+        >>> print(text(pd.DataFrame({"R_CVaR_0.50": [0.25], "abs_rank_change": [1.5]}, ["basic"])))
+              CVaR.50 |dr|
+        basic   0.250  1.5
+    """
+    decimals = [1 if "abs_rank_change" in names(column) else digits for column in table]
+    styles = [f"{{:.{places}f}}".format for places in decimals]
+    short = table.rename(columns=SHORT)
+    return short.to_string(formatters=styles, na_rep="-", index_names=False)
+
+
+def names(column: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The name of a column on each level of the columns."""
+    return column if isinstance(column, tuple) else (column,)
+
+
+def beside(run: Run, study: Study, kind: Kind, *, digits: int = 3) -> str:
     """The paper's table, ours with its spread, and that of learned generators, as text.
 
     Beside every stability with a learned generator stands its floor: what the null intervention
     alone flips (``null_flip``) and moves (``null_abs``). With the oracle it is 0.
 
     Args:
+        run: What the study is of.
         study: The study of the setting's test set.
-        setting: The name of the setting.
         kind: Which table.
         digits: Decimals to show.
     """
-    ours = with_counts(study, means(study, COLUMNS[kind]))
+    setting, ours = run.setting, with_counts(study, means(study, COLUMNS[kind]))
+    sizes = pd.read_csv(Path(PAPER) / f"{kind}.csv").groupby("setting").n_test.first()
     parts = {
-        "printed in the paper": published(setting, kind),
-        "found here, mean over trainings": ours.round(digits),
-        "standard deviation between trainings": spreads(study, COLUMNS[kind]).round(digits),
+        f"printed in the paper, N = {sizes[setting]}": published(setting, kind),
+        f"found here, mean over {len(study.seeds)} trainings\n{caption({run: study})}": ours,
+        "standard deviation between trainings": spreads(study, COLUMNS[kind]),
     }
     floor = ["null_flip", "null_abs"] if kind == "stability" else []
     learned = learned_means(setting, None, [*COLUMNS[kind], *floor], counts=True)
     if len(learned):
-        parts[LEARNED] = learned.round(digits)
-    return "\n\n".join(f"{title}\n{part.to_string()}" for title, part in parts.items())
+        parts[f"{LEARNED} {len(learned_studies(setting))}"] = learned
+    return "\n\n".join(f"{title}\n{text(part, digits)}" for title, part in parts.items())
 
 
 def pairs(study: Study, columns: Sequence[str]) -> pd.DataFrame:

@@ -275,6 +275,16 @@ def test_the_report_agrees_with_the_function_of_each_equation(table: tuple[Tenso
     torch.testing.assert_close(report, equations, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
+@given(tables(probabilities))
+def test_draws_in_proportion_average_to_the_expectation(table: tuple[Tensor, ...]) -> None:
+    _, cf, _, _ = table
+    times = torch.arange(1, cf.shape[1] + 1)
+    drawn = cf.repeat_interleave(times, dim=1)  # world k is drawn k times
+
+    expected = m.marginal_prediction(cf, times / times.sum().double())
+    torch.testing.assert_close(m.monte_carlo_prediction(drawn), expected, **EXACT)
+
+
 @pytest.mark.parametrize("k", range(1, 40))
 def test_rounding_protects_every_threshold(k: int) -> None:
     obs = torch.arange(0, 1.01, 0.1, dtype=torch.float64).round(decimals=1)

@@ -47,7 +47,10 @@ def test_text_and_notebook_agree(name: str) -> None:
     text = jupytext.read(NOTEBOOKS / f"{name}.md")
 
     def cells(notebook: nbformat.NotebookNode) -> list[tuple]:
-        kinds = [(c.cell_type, c.source, c.metadata.get("tags", [])) for c in notebook.cells]
+        kinds = [
+            (c.cell_type, c.source, c.metadata.get("tags", []), c.metadata.get("mystnb", {}))
+            for c in notebook.cells
+        ]
         return [kind for kind in kinds if kind[1]]
 
     assert cells(committed(name)) == cells(text)
@@ -95,6 +98,52 @@ def test_parameters_are_typed_and_explained(name: str) -> None:
 
     assert len(tagged) == 1
     assert all(re.fullmatch(r"\w+: [\w\[\], |]+ = .+  # .+", line) for line in lines)
+
+
+def drawing_cells(name: str) -> list[nbformat.NotebookNode]:
+    return [
+        cell
+        for cell in code_cells(name)
+        if any("image/png" in out.get("data", {}) for out in cell.outputs)
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_has_a_name_a_caption_and_a_text_for_those_who_cannot_see_it(
+    name: str,
+) -> None:
+    for cell in drawing_cells(name):
+        shown = cell.metadata.get("mystnb", {})
+        figure, alt = shown.get("figure", {}), shown.get("image", {}).get("alt", "")
+        assert figure.get("name", "").startswith(f"fig-{name.replace('_', '-')}-"), cell.source
+        assert len(figure["caption"].split()) >= 8 and len(alt.split()) >= 8, cell.source
+        assert sum("image/png" in out.get("data", {}) for out in cell.outputs) == 1
+        text = "\n".join(c.source for c in committed(name).cells if c.cell_type == "markdown")
+        assert f"{{numref}}`{figure['name']}`" in text, f"no text speaks of {figure['name']}"
+
+
+def test_no_two_figures_and_no_two_numbers_of_the_book_share_a_name() -> None:
+    cells = [cell for name in NAMES for cell in code_cells(name)]
+    figures = [c.metadata.mystnb.figure.name for name in NAMES for c in drawing_cells(name)]
+    outputs = [out for cell in cells for out in cell.outputs if "metadata" in out]
+    kept = [out.metadata.scrapbook.name for out in outputs if "scrapbook" in out.metadata]
+
+    assert len(set(figures)) == len(figures)
+    assert len(set(kept)) == len(kept)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_use_the_one_style_and_fit_the_page(name: str) -> None:
+    sources = [cell.source for cell in code_cells(name)]
+
+    assert not any("set_theme" in source for source in sources)
+    assert not drawing_cells(name) or any("plots.style()" in source for source in sources)
+    assert [line for source in sources for line in source.splitlines() if len(line) > 110] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_executed_notebooks_stay_small(name: str) -> None:
+    assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < 1_500_000
 
 
 SMALL = """---

@@ -18,6 +18,8 @@ def brier_score(p: Tensor, y: Tensor) -> Tensor:
     A proper score: calibration and discrimination in one number. Marginalising lowers it by
     exactly the stability variance, compared with the average over interventions.
 
+    Worked by hand at :eq:`eq:cf_brier` in :doc:`/notebooks/metrics`.
+
     Args:
         p: Probabilities, shape (N,).
         y: Labels 0 or 1, shape (N,).
@@ -88,6 +90,8 @@ def expected_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
     positive class, not of the confidence in the predicted class. In small samples it is
     too high: the deviations of the bins never cancel.
 
+    Worked by hand at :eq:`eq:cf_ece` in :doc:`/notebooks/metrics`.
+
     Args:
         p: Probabilities, shape (N,).
         y: Labels 0 or 1, shape (N,).
@@ -112,6 +116,8 @@ def maximum_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
         - \frac{1}{|I_b|} \sum_{i \in I_b} \bar p_i \right|
 
     The column MCE of the paper's calibration table. A bin with a single patient can set it.
+
+    Worked by hand in :doc:`/notebooks/metrics`.
 
     Args:
         p: Probabilities, shape (N,).

@@ -40,6 +40,8 @@ def auc(score: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
 def stratified_auc(score: Tensor, y: Tensor, group: Tensor, groups: int) -> Tensor:
     r"""AUC within each stratum of an attribute, such as sex, race or age group.
 
+    Worked by hand in :doc:`/notebooks/metrics`.
+
     Args:
         score: Scores, shape (N,).
         y: Labels 0 or 1, shape (N,).
@@ -64,6 +66,8 @@ def worst_gap(area: Tensor) -> Tensor:
 
     The paper's label-based estimate of bias. A stratum that lacks a class makes it NaN: a gap to
     something unknown is unknown.
+
+    Worked by hand in :doc:`/notebooks/metrics`.
 
     Args:
         area: The area of each stratum, shape (S,).

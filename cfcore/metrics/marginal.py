@@ -14,6 +14,8 @@ def marginal_prediction(p: Tensor, q: Tensor) -> Tensor:
     What the classifier would say of this patient, once it no longer matters which nuisance
     values the patient happens to have. On a grid of K interventions the expectation is exact.
 
+    Worked by hand at :eq:`eq:marginal_pred` in :doc:`/notebooks/metrics`.
+
     Args:
         p: Counterfactual probabilities :math:`p_{ik}`, shape (N, K).
         q: Intervention probabilities, shape (K,).
@@ -39,6 +41,8 @@ def monte_carlo_prediction(p: Tensor) -> Tensor:
     convex, :math:`\mathcal{R}_{\mathrm{CM}}` comes out too high, by an error of order 1/M; and
     since a sample rarely holds the worst interventions in full, the tail risk comes out too low,
     by one of order up to :math:`1/\sqrt{M}`. A grid has neither error.
+
+    Worked by hand at :eq:`eq:marginal_pred_mc` in :doc:`/notebooks/metrics`.
 
     Args:
         p: Probabilities under each patient's own draws, shape (N, M).

@@ -106,6 +106,8 @@ def rank_stability(p_obs: Tensor, p_bar: Tensor) -> Tensor:
     ones. The printed formula holds without ties; this is its general form, the Pearson
     correlation of average ranks, which equals it then.
 
+    Worked by hand at :eq:`eq:cf_rank` in :doc:`/notebooks/metrics`.
+
     Args:
         p_obs: Observed probabilities, shape (N,).
         p_bar: Marginalised predictions, :func:`~cfcore.metrics.marginal.rounded`, shape (N,).
@@ -127,6 +129,8 @@ def mean_absolute_rank_change(p_obs: Tensor, p_bar: Tensor) -> Tensor:
     .. math:: \frac{1}{N} \sum_{i=1}^{N} | r_i - \bar r_i |
 
     How many places a patient moves in the queue; it grows with N.
+
+    Worked by hand in :doc:`/notebooks/metrics`.
 
     Args:
         p_obs: Observed probabilities, shape (N,).
@@ -189,6 +193,8 @@ def kendall(x: Tensor, y: Tensor) -> Tensor:
     tied on either side. It counts pairs of patients seen in the wrong order and, unlike Spearman's
     correlation, does not weigh them by their distance. On the CPU SciPy counts them; elsewhere
     :func:`inversions` does, without leaving the device.
+
+    Worked by hand in :doc:`/notebooks/metrics`.
 
     Args:
         x: Scores, shape (N,).

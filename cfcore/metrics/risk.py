@@ -21,6 +21,8 @@ def original_risk(p: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
 
     The number that the paper's metrics are compared with.
 
+    Worked by hand in :doc:`/notebooks/metrics`.
+
     Args:
         p: Observed probabilities, shape (N,).
         y: Labels 0 or 1, shape (N,).
@@ -44,6 +46,8 @@ def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -
     The loss of the average. By Jensen's inequality it never exceeds the average of the loss,
     :func:`expected_risk`; for the cross-entropy the gap is at least half of
     :func:`~cfcore.metrics.stability.stability_variance`.
+
+    Worked by hand at :eq:`eq:cmr` in :doc:`/notebooks/metrics`.
 
     Args:
         p: Counterfactual probabilities, shape (N, K).
@@ -72,6 +76,8 @@ def expected_risk(loss: Tensor, q: Tensor) -> Tensor:
 
     The average of the loss: what a patient should expect whose nuisance values are drawn
     from q.
+
+    Worked by hand at :eq:`eq:ier` in :doc:`/notebooks/metrics`.
 
     Args:
         loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
@@ -135,6 +141,8 @@ def tail_risk(loss: Tensor, q: Tensor, alpha: float) -> Tensor:
     of the tail counts with the share of its mass that lies inside, so that splitting an
     intervention into two equal ones changes nothing.
 
+    Worked by hand at :eq:`eq:cf_cvar` in :doc:`/notebooks/metrics`.
+
     Args:
         loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
         q: Intervention probabilities, shape (K,).
@@ -157,6 +165,8 @@ def worst_case_risk(loss: Tensor, q: Tensor) -> Tensor:
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \max_{k :\, q_k > 0} L_i(\tilde{a}_k)
 
     The limit of the tail risk as the tail shrinks: the maximum over the support of q.
+
+    Worked by hand in :doc:`/notebooks/metrics`.
 
     Args:
         loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).

@@ -40,6 +40,8 @@ def stability_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
     population variance under q. With M Monte Carlo draws (``correction=1``) it is multiplied by
     M / (M - 1), which makes it unbiased.
 
+    Worked by hand at :eq:`eq:stability_var` in :doc:`/notebooks/metrics`.
+
     Args:
         p: Counterfactual probabilities, shape (N, K).
         q: Intervention probabilities, shape (K,).
@@ -138,6 +140,8 @@ def flip_rate(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Te
     How often a decision changes only because a nuisance variable does. The observed image is the
     reference, so that a generator which does not reproduce it flips decisions by itself.
 
+    Worked by hand at :eq:`eq:flip_rate` in :doc:`/notebooks/metrics`.
+
     Args:
         p_obs: Observed probabilities, shape (N,).
         p: Counterfactual probabilities, shape (N, K).
@@ -165,6 +169,8 @@ def disagreement_rate(p_obs: Tensor, p_bar: Tensor, threshold: float = 0.5) -> T
     How often marginalising would have led to another decision. The caption of the paper's
     appendix table calls another quantity by this name: :func:`mean_absolute_difference`.
 
+    Worked by hand at :eq:`eq:obs_marg_disagreement` in :doc:`/notebooks/metrics`.
+
     Args:
         p_obs: Observed probabilities, shape (N,).
         p_bar: Marginalised predictions, :func:`~cfcore.metrics.marginal.rounded`, shape (N,).
@@ -186,6 +192,8 @@ def mean_absolute_difference(p_obs: Tensor, p_bar: Tensor) -> Tensor:
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \big| g_\theta(x_i) - \bar p_i \big|
 
     The definition in the caption of the paper's appendix table of stability.
+
+    Worked by hand in :doc:`/notebooks/metrics`.
 
     Args:
         p_obs: Observed probabilities, shape (N,).

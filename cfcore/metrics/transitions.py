@@ -14,6 +14,8 @@ def correct_transitions(values: Tensor) -> Tensor:
     for each seed s and then averaged. For metrics that should fall with bias (``S_rank``,
     ``tau_b``), pass the negative values.
 
+    Worked by hand in :doc:`/notebooks/metrics`.
+
     Args:
         values: A metric along the chains, shape (..., chains, steps + 1); the leading axes are
             seeds.
