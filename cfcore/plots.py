@@ -61,7 +61,9 @@ def ladder(
         )  # fmt: skip
         ticks += zip(x, ["basic", *(f"{s:g}" for s in strengths)], strict=True)
         start = x[-1] + 2
-    ax.set_xticks(*zip(*ticks, strict=True), rotation=45)
+    ax.set_xticks(*zip(*ticks, strict=True), rotation=90)
+    ax.set_xlabel("offset, or strength of the bias")
+    ax.grid(axis="x", visible=False)
     ax.set_ylabel(label or metric)
 
 

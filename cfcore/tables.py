@@ -17,7 +17,8 @@ LEARNED = "learned generators (not faithful to each image), mean over"
 
 WIDTH = 76
 SHORT = {f"R_CVaR_{level}": f"CVaR{level[1:]}" for level in ("0.50", "0.25", "0.10")}
-SHORT |= {"abs_rank_change": "|dr|"}
+SHORT |= {"abs_rank_change": "|dr|", "total effect": "total"}
+SHORT |= {"uniform q": "uniform", "empirical q": "empir."}
 
 Kind = Literal["risk", "calibration", "stability"]
 
@@ -153,7 +154,7 @@ def caption(studies: Mapping[Run, Study]) -> str:
     """
     run, study = next(iter(studies.items()))
     seeds = ", ".join(str(seed) for seed in study.seeds)
-    sets = [f"{r.setting} {r.testset} N = {s.patients}" for r, s in studies.items()]
+    sets = dict.fromkeys(f"{r.setting} {r.testset} N = {s.patients}" for r, s in studies.items())
     effects = " and ".join(dict.fromkeys(r.effect for r in studies))
     text = (
         f"preset {run.preset.name}; counterfactuals: {run.generator}, {effects} effect, "
