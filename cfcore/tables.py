@@ -1,6 +1,6 @@
 """The paper's tables, in its rows and columns: as printed, and as found here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Literal
@@ -12,8 +12,6 @@ from cfcore.generator import Effect
 from cfcore.learned import RESULTS, learned_studies
 from cfcore.settings import Run
 from cfcore.study import Study
-
-LEARNED = "learned generators (not faithful to each image), mean over"
 
 WIDTH = 76
 SHORT = {f"R_CVaR_{level}": f"CVaR{level[1:]}" for level in ("0.50", "0.25", "0.10")}
@@ -27,6 +25,7 @@ COLUMNS: dict[Kind, list[str]] = {
     "calibration": ["Brier_marg", "ECE_marg", "MCE_marg", "Brier_orig", "ECE_orig", "MCE_orig"],
     "stability": ["S_var", "S_flip", "D_obs", "S_rank", "tau_b", "abs_rank_change"],
 }
+FLOOR = ("null_flip", "null_abs")
 ROWS = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
 CONTROLS = [(f"control {family}", s) for family in ("sex", "age") for s in STEPS[family]]
 
@@ -104,10 +103,18 @@ def intervals(
 def with_counts(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """A table with a last row of correct transition counts, averaged over the trainings."""
     families = [family for family in STEPS if (family, STEPS[family][0]) in kinds(study)]
-    counted = [transitions(study, name, families)[:, 0].mean() for name in table.columns]
+    counted = [
+        float("nan") if name in FLOOR else transitions(study, name, families)[:, 0].mean()
+        for name in table.columns
+    ]
     return pd.concat([table, pd.DataFrame([counted], ["CTC"], table.columns)]).rename_axis(
         "predictor"
     )
+
+
+def counted(study: Study, columns: Sequence[str]) -> pd.DataFrame:
+    """Means over the trainings, with a last row of correct transition counts."""
+    return with_counts(study, means(study, columns))
 
 
 def learned_means(
@@ -134,13 +141,45 @@ def learned_means(
     Returns:
         A row for each predictor, in the order of the paper; no rows if nothing was found.
     """
-    found = learned_studies(setting, testset, effect=effect, q=q, folder=folder).values()
+    found = learned_studies(setting, testset, effect=effect, q=q, folder=folder)
     if not found:
         return pd.DataFrame(columns=list(columns))
-    own = [means(study, columns) for study in found]
     if counts:
-        own = [with_counts(s, table) for s, table in zip(found, own, strict=True)]
+        return averaged(found, lambda study: counted(study, columns))
+    return averaged(found, lambda study: means(study, columns))
+
+
+def averaged(found: Mapping[str, Study], table: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:
+    """A table of each generator's study, averaged over the generators."""
+    own = [table(study) for study in found.values()]
     return sum(own[1:], start=own[0]) / len(own)
+
+
+def title(found: Mapping[str, Study]) -> str:
+    """What stands above every number that rests on learned generators."""
+    return f"learned, not faithful to each image; mean of {', '.join(found)}"
+
+
+def learned_text(
+    table: Callable[[Study], pd.DataFrame],
+    setting: str,
+    testset: str | None = None,
+    *,
+    digits: int = 3,
+) -> str:
+    """A table as learned generators find it, under a line that says so.
+
+    Args:
+        table: What makes the table of one study.
+        setting: The name of the setting.
+        testset: The test set; by default that of the setting.
+        digits: Decimals to show.
+
+    Returns:
+        The text, averaged over the generators.
+    """
+    found = learned_studies(setting, testset)
+    return f"{title(found)}\n{text(averaged(found, table), digits)}"
 
 
 def caption(studies: Mapping[Run, Study]) -> str:
@@ -194,17 +233,17 @@ def beside(run: Run, study: Study, kind: Kind, *, digits: int = 3) -> str:
         kind: Which table.
         digits: Decimals to show.
     """
-    setting, ours = run.setting, with_counts(study, means(study, COLUMNS[kind]))
+    setting, ours = run.setting, counted(study, COLUMNS[kind])
     sizes = pd.read_csv(Path(PAPER) / f"{kind}.csv").groupby("setting").n_test.first()
     parts = {
         f"printed in the paper, N = {sizes[setting]}": published(setting, kind),
         f"found here, mean over {len(study.seeds)} trainings\n{caption({run: study})}": ours,
         "standard deviation between trainings": spreads(study, COLUMNS[kind]),
     }
-    floor = ["null_flip", "null_abs"] if kind == "stability" else []
+    floor = FLOOR if kind == "stability" else ()
     learned = learned_means(setting, None, [*COLUMNS[kind], *floor], counts=True)
     if len(learned):
-        parts[f"{LEARNED} {len(learned_studies(setting))}"] = learned
+        parts[title(learned_studies(setting))] = learned
     return "\n\n".join(f"{title}\n{text(part, digits)}" for title, part in parts.items())
 
 
@@ -219,22 +258,25 @@ def pairs(study: Study, columns: Sequence[str]) -> pd.DataFrame:
 
 def variants(studies: Mapping[str, Study], columns: Sequence[str]) -> pd.DataFrame:
     """The same statistics under several choices, side by side, with transition counts."""
-    tables = {name: with_counts(s, means(s, columns)) for name, s in studies.items()}
+    tables = {name: counted(s, columns) for name, s in studies.items()}
     return pd.concat(tables, axis=1).swaplevel(axis=1)[list(columns)]
 
 
-def learned_variants(setting: str, columns: Sequence[str]) -> pd.DataFrame:
-    """The statistics with learned generators under the choices of the chapters, as in variants."""
+def learned_variants(setting: str, columns: Sequence[str]) -> str:
+    """The statistics of :func:`variants` as learned generators find them, as text."""
     choices = {
         "uniform q": {},
         "empirical q": {"q": "empirical"},
         "total effect": {"effect": "total"},
     }
+    found = {name: learned_studies(setting, **choice) for name, choice in choices.items()}
     tables = {
-        name: learned_means(setting, None, columns, counts=True, **choice)
-        for name, choice in choices.items()
+        name: averaged(studies, lambda study: counted(study, columns))
+        for name, studies in found.items()
+        if studies
     }
-    return pd.concat(tables, axis=1).swaplevel(axis=1)[list(columns)]
+    table = pd.concat(tables, axis=1).swaplevel(axis=1)[list(columns)]
+    return f"{title(found['uniform q'])}\n{text(table)}"
 
 
 def kinds(study: Study) -> set[tuple[str, float]]:
