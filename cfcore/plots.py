@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cfcore.claims import STEPS
-from cfcore.study import Study
+from cfcore.study import Study, interval
 from cfcore.tables import kinds
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def bars(ax: "Axes", x: "Sequence[float]", cells: "pd.DataFrame", colour: str) -
 def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
     """Two statistics of every trained predictor and training, one point for each.
 
+    Thin lines are 95 % intervals over patients, if the study has replicates.
+
     Args:
         ax: Where to draw.
         study: The study.
@@ -85,10 +87,15 @@ def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
     for family in ("basic", "sex", "age"):
         strengths = [s for name, s in sorted(kinds(study)) if name == family]
         for i, strength in enumerate(strengths):
-            horizontal, vertical = (study.column(name, family, strength)[:, 0] for name in (x, y))
+            both = [study.column(name, family, strength) for name in (x, y)]
+            for across, up in zip(*both, strict=True):
+                if len(across) > 1:
+                    style = {"color": COLOURS[family], "lw": 0.5, "alpha": 0.45, "zorder": 1}
+                    ax.plot(interval(across), [up[0]] * 2, **style)
+                    ax.plot([across[0]] * 2, interval(up), **style)
             ax.scatter(
-                horizontal, vertical, s=30 + 22 * i, color=COLOURS[family], marker=MARKERS[family],
-                alpha=0.85, edgecolor="white", lw=0.6,
+                both[0][:, 0], both[1][:, 0], s=22 + 16 * i, color=COLOURS[family],
+                marker=MARKERS[family], alpha=0.9, edgecolor="white", lw=0.5, zorder=2,
                 label=NAMES[family] if i == len(strengths) - 1 else None,
             )  # fmt: skip
     ax.set(xlabel=x, ylabel=y)
