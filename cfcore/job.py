@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -64,11 +65,13 @@ def marginalise_to_folder(
     Returns:
         The files that were written, the manifest last.
     """
+    device = own_device(device)
     check_device(device)
     sizes = find_preset(preset) if folders is None else find_preset(preset, folders=folders)
     check_source(hospital, sizes, data, generator)
     cohort = cohort_for(hospital, sizes, data)
     model = patients(hospital, sizes).oracle if generator is None else imported(generator)
+    model = model.to(device) if isinstance(model, torch.nn.Module) else model
     grid = weighted(Grid.product(dict(map(parse_values, do))) if do else paper_grid(), q, cohort)
     readers = own_predictors(predictors)
     check_writable(out)  # before anything is trained
@@ -166,6 +169,17 @@ def weighted(grid: Grid, q: str, data: Dataset) -> Grid:
     if not Path(q).is_file():
         raise InputError(f"{q!r} is neither uniform, empirical nor a file", column="q")
     return grid.external(pd.read_csv(q))
+
+
+def own_device(device: str) -> str:
+    """The device of this process: under ``torchrun``, ``"cuda"`` is a GPU of its own.
+
+    Example:
+        >>> own_device("cuda"), own_device("cpu")
+        ('cuda', 'cpu')
+    """
+    rank = os.environ.get("LOCAL_RANK")
+    return f"cuda:{rank}" if device == "cuda" and rank is not None else device
 
 
 def check_device(device: str) -> None:

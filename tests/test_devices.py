@@ -8,6 +8,7 @@ from accelerator import NAME, Accelerator
 from torch import Tensor
 
 from cfcore import metrics as m
+from cfcore.job import own_device
 from cfcore.metrics.summary import Question, from_logits, from_probabilities, summarise
 
 N, K = 50, 6
@@ -154,3 +155,9 @@ def test_the_accelerator_refuses_mixed_devices_and_counts_copies() -> None:
         data.cpu()
         torch.zeros(3).copy_(data)
         assert (log.to_device, log.to_host, log.waits) == (1, 2, [])
+
+
+def test_under_torchrun_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+
+    assert [own_device(name) for name in ("cuda", "cuda:0", "cpu")] == ["cuda:1", "cuda:0", "cpu"]
