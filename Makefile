@@ -13,13 +13,18 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-NOTEBOOKS := $(wildcard notebooks/*.md)
+NOTEBOOKS := $(sort $(wildcard notebooks/*.md))
 EXECUTED := $(NOTEBOOKS:%.md=_build/executed/%.ipynb)
-BASELINE := $(NOTEBOOKS:.md=.ipynb)
-SOURCES := $(shell find cfcore data -type f -not -name '*.pyc')
-PAGES := $(shell find book -type f) _config.yml _toc.yml
+SOURCES = $$(find cfcore data -type f -not -name '*.pyc' | LC_ALL=C sort) requirements.lock
+PAGES := $(shell find book -type f -not -name '*.pyc') _config.yml _toc.yml
 
-.PHONY: help setup lint unit nbval book-check test book baseline reproduce bench serve clean
+# Notebooks run side by side, each in one thread: two processes beat two threads.
+CORES ?= 2
+SIDE_BY_SIDE = OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs=$(CORES) $(if $(filter output-sync,$(.FEATURES)),--output-sync)
+NBVAL := $(NOTEBOOKS:notebooks/%.md=nbval-%)
+REFRESHED := $(NOTEBOOKS:notebooks/%.md=baseline-%)
+
+.PHONY: help setup lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) reproduce bench serve clean FORCE
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -31,6 +36,7 @@ setup: .venv/stamp ## Make .venv and install the lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -c 'import matplotlib.font_manager' # its slow first time is not for a notebook to report
 	touch $@
 
 lint: setup ## Check style
@@ -38,17 +44,25 @@ lint: setup ## Check style
 	$(BIN)/ruff format --check .
 
 unit: setup ## Run unit tests and doctests
-	$(PYTEST) --ignore=tests/test_book.py
+	$(PYTEST) --ignore=tests/test_book.py --ignore=tests/test_browser.py
 
 nbval: setup ## Rerun the committed notebooks and compare their outputs
-	$(PYTEST) --nbval notebooks --override-ini=addopts= -W default
+	@$(SIDE_BY_SIDE) --keep-going $(NBVAL)
+
+$(NBVAL): nbval-%:
+	$(PYTEST) --quiet --nbval notebooks/$*.ipynb --noconftest --override-ini=addopts= -W default -p no:cacheprovider
 
 book-check: book ## Check the rendered book
-	CFCORE_BOOK=_build/html $(PYTEST) tests/test_book.py
+	CFCORE_BOOK=_build/html $(PYTEST) tests/test_book.py tests/test_browser.py
 
 test: lint unit nbval book-check ## Everything that continuous integration runs
 
-_build/executed/notebooks/%.ipynb: notebooks/%.md $(SOURCES) .venv/stamp
+# What every notebook computes from, by content: an edit executes them again, a mere touch does not.
+_build/sources: FORCE
+	@mkdir -p _build && cksum $(SOURCES) > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+_build/executed/notebooks/%.ipynb: notebooks/%.md _build/sources | .venv/stamp
 	$(BIN)/cfcore run $< $@ --provenance $(@:.ipynb=.provenance.json)
 
 _build/html/index.html: $(EXECUTED) $(PAGES) .venv/stamp
@@ -57,13 +71,19 @@ _build/html/index.html: $(EXECUTED) $(PAGES) .venv/stamp
 	$(BIN)/jupyter-book build _build/executed --path-output . -W -n --keep-going
 	touch $@
 
-book: _build/html/index.html ## Execute every notebook and render the book
+book: setup ## Execute every notebook and render the book
+	@$(SIDE_BY_SIDE) executed
+	@$(MAKE) --no-print-directory _build/html/index.html
+
+executed: $(EXECUTED)
 
 baseline: setup ## Re-execute the committed notebooks (the nbval baseline)
-	for name in $(NOTEBOOKS:notebooks/%.md=%); do $(BIN)/cfcore run notebooks/$$name.md notebooks/$$name.ipynb; done
+	@$(SIDE_BY_SIDE) $(REFRESHED)
+
+$(REFRESHED): baseline-%:
+	$(BIN)/cfcore run notebooks/$*.md notebooks/$*.ipynb
 
 PRESET ?= book
-CORES ?= 2
 
 reproduce: setup ## Train and marginalise everything from nothing, into runs/ (PRESET=book CORES=2)
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --config preset=$(PRESET)
