@@ -1,5 +1,7 @@
 """What all tests and doctests share."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -25,3 +27,14 @@ def doctest_names(doctest_namespace: dict[str, object]) -> None:
 @pytest.fixture
 def rng() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Say last, and in words, if the book was not tried in a browser."""
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = {report.longrepr[2] for report in skipped if "test_browser.py" in report.nodeid}
+    for reason in sorted(reasons):
+        why = reason.removeprefix("Skipped: ")
+        terminalreporter.line(f"The book was NOT tried in a browser: {why}.", yellow=True)
