@@ -200,7 +200,9 @@ def read_records(folder: Path) -> dict[str, dict | None]:
 
 
 def page(folder: Path) -> str:
-    """The records of a folder as two tables, in Markdown that any parser leaves alone.
+    """The records of a folder as tables, in Markdown that any parser leaves alone.
+
+    What was the same in all runs is told once; what was not has a column.
 
     Args:
         folder: A folder of executed notebooks and their records.
@@ -209,16 +211,27 @@ def page(folder: Path) -> str:
         A block of raw HTML, in which everything is escaped.
     """
     records = read_records(folder)
-    known = [facts for facts in records.values() if facts is not None]
-    rows = [row(name, facts) for name, facts in records.items()]
-    used = sorted({pair for facts in known for pair in facts["versions"].items()})
-    chapters = table(HEADER, rows, link="../notebooks/{}.html")
-    lines = [chapters, "<h3>Versions</h3>", table(("package", "version"), used)]
+    rows = {name: row(facts) for name, facts in records.items()}
+    known = [rows[name] for name, facts in records.items() if facts is not None]
+    common = {
+        column: known[0][column]
+        for column in ("commit", "code", "data", "machine")
+        if len({cells[column] for cells in known}) == 1
+    }
+    header = ["chapter", *(column for column in COLUMNS if column not in common)]
+    cells = [[name, *(found.get(c, "") for c in header[1:])] for name, found in rows.items()]
+    versions = {pair for facts in records.values() if facts for pair in facts["versions"].items()}
+    lines = [
+        table(header, cells, link="../notebooks/{}.html"),
+        "<h3>The same in all runs</h3>",
+        table(("what", "value"), common.items()),
+        "<h3>Versions</h3>",
+        table(("package", "version"), sorted(versions)),
+    ]
     return "\n".join(["```{raw} html", *lines, "```", ""])
 
 
-HEADER = (
-    "chapter",
+COLUMNS = (
     "status",
     "minutes",
     "memory, MB",
@@ -227,25 +240,26 @@ HEADER = (
     "commit",
     "code",
     "data",
+    "machine",
 )
 
 
-def row(name: str, facts: Mapping | None) -> tuple[str, ...]:
+def row(facts: Mapping | None) -> dict[str, str]:
     """One run, as the cells of a table."""
     if facts is None:
-        return (name, "not recorded", *[""] * (len(HEADER) - 2))
-    commit = (facts["commit"] or "no repository")[:DIGITS] + (", changed" * bool(facts["changed"]))
-    return (
-        name,
-        facts["status"],
-        f"{facts['minutes']:.2f}",
-        f"{facts['megabytes']:.0f}",
-        listed(facts["parameters"]),
-        listed(facts["seeds"]) or "none",
-        commit,
-        (facts["code"] or "none")[:DIGITS],
-        (facts["data"] or "none")[:DIGITS],
-    )
+        return {"status": "not recorded"}
+    commit = (facts["commit"] or "no repository")[:DIGITS]
+    return {
+        "status": facts["status"],
+        "minutes": f"{facts['minutes']:.2f}",
+        "memory, MB": f"{facts['megabytes']:.0f}",
+        "parameters": listed(facts["parameters"]),
+        "seeds": listed(facts["seeds"]) or "none",
+        "commit": f"{commit}, and changes" if facts["changed"] else commit,
+        "code": (facts["code"] or "none")[:DIGITS],
+        "data": (facts["data"] or "none")[:DIGITS],
+        "machine": facts["machine"],
+    }
 
 
 def listed(values: Mapping[str, object]) -> str:

@@ -130,6 +130,21 @@ def test_the_page_tells_runs_that_passed_from_others_and_escapes_all(
     assert found == {"alone": "not recorded", "good": "passed", "later": "outdated"}
 
 
+def test_what_differs_between_runs_has_a_column_and_the_rest_is_told_once(source: Path) -> None:
+    for name in "ab":
+        record = source.with_name(f"{name}.provenance.json")
+        run(source, source.with_name(f"{name}.ipynb"), progress=False, provenance=record)
+    header = page(source.parent).splitlines()[2]
+    facts = json.loads(record.read_text())
+    record.write_text(json.dumps(facts | {"data": "f" * 64}))
+
+    assert "<th>data</th>" not in header and "<th>code</th>" not in header
+    shown = page(source.parent)
+    assert "<th>data</th>" in shown.splitlines()[2] and "<th>code</th>" not in shown.splitlines()[2]
+    assert f"<td>{'f' * 10}</td>" in shown
+    assert f"<tr><td>code</td><td>{facts['code'][:10]}</td></tr>" in shown
+
+
 def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no executed notebook"):
         page(tmp_path)
