@@ -14,6 +14,7 @@ import torch
 from cfcore.checks import InputError, check_count
 from cfcore.files import write_atomically
 from cfcore.predictions import Predictions, check_same_patients, part
+from cfcore.restricted import announced
 
 FORMAT = 1
 LOGITS = ("logit_obs", "logit_null", "logit_cf")
@@ -75,6 +76,7 @@ def load_bundle(path: str | Path) -> dict[str, Predictions]:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["cfcore-bundle"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        announced(header)
         if check_count(header["format"], "format") > FORMAT:
             raise InputError("written by a newer version of cfcore")
         common = {name: tensors[name] for name in ("q", "y") if name in tensors}

@@ -146,9 +146,11 @@ def setting(arguments: argparse.Namespace) -> None:
 def sizes(arguments: argparse.Namespace) -> "Preset":
     """The preset that was named, on the patients that were named."""
     from cfcore.recipes import preset
+    from cfcore.restricted import check_place
 
     given, changes = folders(arguments), {}
     if given is not None:
+        check_place(arguments.out / "any", given.restricted)
         changes["folders"] = given
     if "trainings" in arguments:
         changes["trainings"] = arguments.trainings
@@ -178,9 +180,8 @@ def train(arguments: argparse.Namespace) -> None:
     from cfcore.job import check_device
 
     check_device(arguments.device)
-    check_writable(arguments.out)
     recipe = GeneratorRecipe(sizes(arguments), arguments.hospital, arguments.seed)
-    out = arguments.out
+    out = check_writable(arguments.out)
     obtain_generator(recipe, committed=out, cache=out, device=arguments.device, progress=True)
     print(out / recipe.file)
 
@@ -215,7 +216,7 @@ def results(arguments: argparse.Namespace) -> None:
     from cfcore.files import check_writable
     from cfcore.results import collect, collect_soundness, learned_runs
 
-    out, preset = check_writable(arguments.out), sizes(arguments)
+    preset, out = sizes(arguments), check_writable(arguments.out)
     seeds = range(arguments.generators)
     sizes_of = {"patients": arguments.patients, "noise_patients": arguments.noise_patients}
     written = collect_soundness(preset, seeds, out, **sizes_of)

@@ -5,6 +5,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from cfcore.restricted import check_place, sources_in
+
 
 def check_writable(folder: str | Path, size: int = 1) -> Path:
     """Make a folder and see that a file of some size can be written there.
@@ -49,7 +51,8 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
 
     The content goes to a temporary file in the same folder, which then takes the name. A full
     disk or a kill leaves what was there before. A link is written through, the permissions of an
-    existing file are kept, and what is not a regular file is refused.
+    existing file are kept, and what is not a regular file is refused; so is content that carries a
+    mark of real patients, where git would track it (:mod:`cfcore.restricted`).
 
     Args:
         path: Where to write; the folder must exist.
@@ -60,12 +63,14 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
 
     Raises:
         OSError: If it cannot be written; its ``filename`` is the path that was asked for.
+        InputError: If it was made of real patients and git would track it.
 
     Example:
         >>> folder = getfixture("tmp_path")
         >>> write_atomically(folder / "a.txt", b"whole").read_bytes()
         b'whole'
     """
+    check_place(path, sources_in(content))
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         kind = errno.EISDIR if target.is_dir() else errno.EINVAL

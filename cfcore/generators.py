@@ -11,6 +11,7 @@ from torch import Tensor
 from cfcore.artefacts import found_or_made
 from cfcore.checks import InputError
 from cfcore.recipes import Preset, Recipe, examples, parts
+from cfcore.restricted import check_place, marked
 from cfcore.scm.fitting import Progress, fit
 from cfcore.scm.image import ImageMechanism
 from cfcore.scm.model import DeepSCM, load, save
@@ -128,6 +129,7 @@ def make(
     Returns:
         The generator.
     """
+    check_place(path, recipe.preset.restricted)
     model = untrained(recipe)
     parents = parts(recipe.hospital, recipe.preset)["train"].parents(model.names)
     likelihood = model.fit_parents(parents, seed=recipe.seed)
@@ -137,6 +139,7 @@ def make(
     history = [asdict(step) for step in steps]
     model.image.centre(*labelled_pairs(model, recipe))
     notes = {"recipe": recipe.name, "negative log-likelihood": likelihood, "history": history}
+    notes |= marked(recipe.preset.restricted)
     save(model.cpu(), path, seed=recipe.seed, notes=notes)
     checkpoint.unlink(missing_ok=True)
     return model

@@ -21,6 +21,7 @@ from cfcore.predictions import Predictions
 from cfcore.predictors import LogitOffset, Predictor, load
 from cfcore.recipes import Preset, Recipe, obtain, patients
 from cfcore.recipes import preset as find_preset
+from cfcore.restricted import check_place, marked
 from cfcore.shards import World
 from cfcore.sources import Folders, check_given, identity
 from cfcore.testsets import test_set
@@ -74,6 +75,7 @@ def marginalise_to_folder(
     model = model.to(device) if isinstance(model, torch.nn.Module) else model
     grid = weighted(Grid.product(dict(map(parse_values, do))) if do else paper_grid(), q, cohort)
     readers = own_predictors(predictors)
+    check_place(out / "any", cohort.restricted)
     check_writable(out)  # before anything is trained
     readers = readers or default_predictors(hospital, sizes, device)
 
@@ -81,6 +83,7 @@ def marginalise_to_folder(
     facts |= {"generator": generator or "oracle", "do": list(do), "q": q, "draws": draws}
     if data is None and sizes.folders is not None:
         facts |= {"table": identity(hospital, sizes.folders, sizes.size)}
+    facts |= marked(cohort.restricted)
     facts |= {"versions": {"cfcore": __version__, "torch": torch.__version__}}
     found = marginalise(
         model,

@@ -22,6 +22,7 @@ from cfcore.generator import Effect, Generator, Parents
 from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
 from cfcore.predictors import Predictor
+from cfcore.restricted import marked
 from cfcore.shards import Shards, World, fingerprint
 
 SHARD = 256  # patients that a kill can cost at most
@@ -290,7 +291,8 @@ def marginalise(
     job = Job(generator, predictors, data, values, effect, torch.device(device), max_images)
     world = World.current(job.device)
     rows = np.arange(world.rank, len(data), world.size)
-    shards = Shards(resume_dir, job.fingerprint() if resume_dir else "", world)
+    job_id = job.fingerprint() if resume_dir else ""
+    shards = Shards(resume_dir, job_id, world, data.restricted)
     parts = finished(job, rows, shards)
     total = len(rows) * (2 + job.worlds)
     with tqdm(total=total, unit=" images", unit_scale=True, disable=not progress) as bar:
@@ -309,7 +311,7 @@ def collect(
 ) -> dict[str, Predictions]:
     """The predictions of each predictor from all logits, shape (predictors, N, 2 + K)."""
     parents = job.data.parents()
-    label = parents["effusion"]
+    label, facts = parents["effusion"], {**(provenance or {}), **marked(job.data.restricted)}
     return {
         name: Predictions(
             logit_obs=logits[g, :, 0].clone(),
@@ -320,7 +322,7 @@ def collect(
             y=None if label.isnan().any() else label.long(),
             parents=parents,
             patient=job.data.table.patient.tolist(),
-            provenance={"predictor": name, "effect": job.effect, **(provenance or {})},
+            provenance={"predictor": name, "effect": job.effect, **facts},
         )
         for g, name in enumerate(job.predictors)
     }

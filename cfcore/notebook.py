@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfcore.files import write_atomically
+from cfcore.restricted import SOURCES, check_place, marked, sources_in, tracked
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -97,7 +98,9 @@ def run(
 
     What is written depends on the notebook, the parameters and the code alone: timings and paths
     are left out. If a cell fails, the notebook up to that cell is kept beside ``out`` as
-    ``<name>.failed.ipynb``, and ``out`` is not touched.
+    ``<name>.failed.ipynb``, and ``out`` is not touched. A notebook that read real patients is
+    marked in its metadata, and refused where git would track it (:mod:`cfcore.restricted`): before
+    it runs if its parameters name their folders, else before it is written.
 
     Args:
         source: The notebook, ``.md`` or ``.ipynb``.
@@ -113,6 +116,7 @@ def run(
         ParameterError: If the notebook has no such parameter.
         NotebookError: If a cell fails; the message names it.
         FileNotFoundError: If there is no such notebook.
+        InputError: If it is about real patients and git would track it.
     """
     from cfcore.provenance import Watch, record, write_record
 
@@ -127,14 +131,17 @@ def run(
                 f"{source}: there is no parameter {name!r}; it has {', '.join(known) or 'none'}"
             )
 
+    check_place(out, named_sources(given))
     watch, facts = Watch(), {}
     try:
         with watch:
             content = execute(source, out, notebook, given, progress=progress)
         facts = {"status": "passed", "executed": hashlib.sha256(content).hexdigest()}
+        facts |= marked(sources_in(content))
         write_atomically(out, content)
     except NotebookError as error:
         facts = {"status": "failed", "executed": None, "error": str(error)}
+        facts |= marked(named_sources(given))
         raise
     finally:
         if provenance is not None and facts:
@@ -161,10 +168,26 @@ def execute(
             progress_bar=progress,
         )
     except papermill.PapermillExecutionError as error:
+        if tracked(failed.absolute()) and sources_in(failed.read_bytes()):
+            failed.unlink()
         cell = f"cell {error.exec_count} fails with {error.ename}: {error.evalue}"
         raise NotebookError(f"{source}: {cell}; see {failed}") from error
     failed.unlink()
+    sources = {*named_sources(given), *sources_in(nbformat.writes(executed).encode())}
+    executed.metadata.update(marked(sources))
     return nbformat.writes(tidy(executed)).encode()
+
+
+def named_sources(given: Mapping[str, object]) -> set[str]:
+    """The real data whose folders are named by a parameter.
+
+    Example:
+        >>> named_sources({"data": {"mimic_iv": "DIR"}, "alpha": 0.1})
+        {'mimic'}
+    """
+    named = [value for value in given.values() if isinstance(value, Mapping)]
+    words = {str(key).split("_")[0] for value in named for key in value if value[key]}
+    return words & set(SOURCES)
 
 
 def tidy(notebook: "NotebookNode") -> "NotebookNode":

@@ -25,6 +25,7 @@ from cfcore.metrics.loss import Loss
 from cfcore.metrics.stability import flip_rate, mean_absolute_difference
 from cfcore.metrics.summary import from_logits
 from cfcore.resampling import check_patients, check_resampling
+from cfcore.restricted import announced
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -237,6 +238,7 @@ class Predictions:
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})["cfcore"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            announced(header)
             if check_count(header["format"], "format") > FORMAT:
                 raise InputError("written by a newer version of cfcore")
             return cls(

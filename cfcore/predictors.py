@@ -19,6 +19,7 @@ from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.generator import Parents
 from cfcore.graph import CHEST, CausalGraph, Variable
+from cfcore.restricted import announced, label, sources_in
 
 Architecture = Literal["small", "densenet121"]
 
@@ -226,7 +227,7 @@ def write_weights(
 
     path = _weights_path(path)
     state = {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
-    weights = to_bytes(state)
+    weights = to_bytes(state, metadata=label(sources_in(str(notes).encode())))
     manifest = {
         "config": dict(config),
         "seed": seed,
@@ -278,6 +279,7 @@ def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> 
 
     path = _weights_path(path)
     weights, manifest = path.read_bytes(), read_manifest(path)
+    announced(manifest)
     for number in range(1, manifest.get("parts", 1)):
         weights += _part(path, number).read_bytes()
     if hashlib.sha256(weights).hexdigest() != manifest.get("sha256"):

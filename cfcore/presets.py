@@ -61,6 +61,11 @@ class Preset:
         if self.trainings < 1:
             raise InputError(f"each predictor is trained once or more, not {self.trainings} times")
 
+    @property
+    def restricted(self) -> tuple[str, ...]:
+        """Whose real patients they are, by names in :mod:`cfcore.restricted`."""
+        return () if self.folders is None else self.folders.restricted
+
 
 PRESETS: Mapping[str, Preset] = {
     "smoke": Preset(

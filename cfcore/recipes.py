@@ -22,6 +22,7 @@ from cfcore.presets import PRESETS as PRESETS
 from cfcore.presets import Preset as Preset
 from cfcore.presets import on as on
 from cfcore.presets import preset as preset
+from cfcore.restricted import check_place, marked
 from cfcore.sources import identity, radiographs
 from cfcore.training import Images, train
 
@@ -188,6 +189,7 @@ def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = Fa
     Returns:
         The predictor.
     """
+    check_place(path, recipe.preset.restricted)
     data = parts(recipe.hospital, recipe.preset)
     cohort = data["train"].select(training_table(recipe, data["train"].table))
     images, labels = examples(cohort, recipe.preset)
@@ -204,6 +206,7 @@ def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = Fa
     )
     history: list[dict[str, object]] = []
     notes = {"recipe": recipe.facts, "images": len(images), "history": history}
+    notes |= marked(recipe.preset.restricted)
     try:
         history.extend(asdict(epoch) for epoch in epochs)
     except Exception as error:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 
 from cfcore.checks import InputError
 from cfcore.files import check_writable, write_atomically
+from cfcore.restricted import check_place, label, marked
 
 HEADER = 1024  # bytes of a shard beside its logits, at most
 
@@ -114,18 +115,27 @@ class Shards:
         folder: The folder, made if need be; None keeps nothing.
         job: The fingerprint of the job; a folder that holds another job is refused.
         world: The processes of the job.
+        restricted: Whose real patients it is about.
     """
 
-    def __init__(self, folder: str | Path | None, job: str, world: World) -> None:
+    def __init__(
+        self,
+        folder: str | Path | None,
+        job: str,
+        world: World,
+        restricted: Sequence[str] = (),
+    ) -> None:
         self.folder = None if folder is None else Path(folder)
         self.job = job
         self.world = world
+        self.restricted = restricted
         if self.folder is None:
             return
         path = self.folder / "job.json"
         if not path.is_file():
+            check_place(path, restricted)
             check_writable(self.folder)
-            write_atomically(path, json.dumps({"fingerprint": job}).encode())
+            write_atomically(path, json.dumps({"fingerprint": job} | marked(restricted)).encode())
         elif read_fingerprint(path) != job:
             raise InputError(f"{path}: the shards are of another job; choose another folder")
 
@@ -184,7 +194,7 @@ class Shards:
 
         if self.folder is not None:
             sealed = {"logits": part.contiguous(), "seal": self.seal(part, images)}
-            write_atomically(self.path(number), save(sealed))
+            write_atomically(self.path(number), save(sealed, metadata=label(self.restricted)))
 
 
 def read_fingerprint(path: Path) -> str:

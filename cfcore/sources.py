@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +34,17 @@ class Folders:
     mimic_iv: str | Path | None = None
     chexpert_masks: str | Path | None = None
     mimic_masks: str | Path | None = None
+
+    @property
+    def restricted(self) -> tuple[str, ...]:
+        """Whose real patients they are, by names in :mod:`cfcore.restricted`.
+
+        Example:
+            >>> Folders(mimic_iv="DIR", mimic_masks="FILE").restricted
+            ('mimic',)
+        """
+        given = [each.name.split("_")[0] for each in fields(self) if getattr(self, each.name)]
+        return tuple(dict.fromkeys(given))
 
 
 def check_given(hospital: str, folders: Folders) -> None:

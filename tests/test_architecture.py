@@ -18,8 +18,9 @@ ROOT = PACKAGE.parent
 # Each may import only from those before it.
 ORDER = [
     "metrics",
-    "files",
     "checks",
+    "restricted",
+    "files",
     "evaluate",
     "resampling",
     "bootstrap",

@@ -72,7 +72,7 @@ def load_chexpert(
     """
     if isinstance(splits, str) or not splits or len(set(splits)) < len(splits):
         raise InputError(f"splits={splits!r} should name one or more files, each once")
-    root, ledger = Path(root), Ledger("CheXpert")
+    root, ledger = Path(root), Ledger("CheXpert", source="chexpert")
     sheets = [_read(find_file(root, f"{split}.csv"), ledger) for split in splits]
     tables = [_table(sheet, ledger, uncertain=uncertain, blank=blank) for sheet in sheets]
     table = pd.concat(tables, ignore_index=True)

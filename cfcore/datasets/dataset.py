@@ -17,6 +17,7 @@ from cfcore.checks import InputError
 from cfcore.datasets.errors import BadValue, MissingColumn
 from cfcore.datasets.images import Memmap, Source, Stored
 from cfcore.datasets.ledger import Ledger
+from cfcore.restricted import announce, check_place
 
 PARENTS = ("sex", "age", "race", "lung_size", "effusion")
 """The parents of the image in the chest graph, in the order of the table."""
@@ -101,6 +102,7 @@ class Dataset:
         self._rows = np.arange(len(table))
         if isinstance(self._source, Stored) and len(self._source.images) != len(table):
             raise ValueError(f"{len(self._source.images)} images for {len(table)} rows")
+        announce(self.restricted)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -108,6 +110,11 @@ class Dataset:
     def __repr__(self) -> str:
         patients = self.table.patient.nunique()
         return f"Dataset({self.name!r}, {len(self):,} images of {patients:,} patients)"
+
+    @property
+    def restricted(self) -> tuple[str, ...]:
+        """Whose real patients they are, by names in :mod:`cfcore.restricted`."""
+        return (self.report.source,) if self.report.source else ()
 
     def __getitem__(self, rows: Rows) -> Tensor:
         """The images of some rows, float32 in [0, 1], shape (B, 1, H, W); B = 1 for an integer."""
@@ -209,6 +216,7 @@ class Dataset:
             raise InputError(f"{self!r} has no image to cache")
         path = Path(folder) / f"images-{self._source.fingerprint(self._rows)[:32]}.npy"
         if not path.is_file():
+            check_place(path, self.restricted)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write(path, size, workers)
         data = self._with(self.table, np.arange(len(self)))

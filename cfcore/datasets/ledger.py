@@ -30,6 +30,7 @@ class Ledger:
         read: Records seen.
         kept: Images in the data set.
         entries: The reasons, in the order in which they were met.
+        source: Whose real patients they are, a name in :mod:`cfcore.restricted`; "" for nobody's.
 
     Example:
         >>> ledger = Ledger("Miniature", read=3, kept=2)
@@ -44,6 +45,7 @@ class Ledger:
     read: int = 0
     kept: int = 0
     entries: list[Entry] = field(default_factory=list)
+    source: str = ""
 
     def add(
         self,

@@ -68,7 +68,7 @@ def load_mimic(
     Returns:
         The data set; ``print(dataset.report)`` tells what was dropped or set missing.
     """
-    root, ledger = Path(root), Ledger("MIMIC-CXR")
+    root, ledger = Path(root), Ledger("MIMIC-CXR", source="mimic")
     sheet = _frontal(root, ledger)
     sheet, effusion = _effusion(root, sheet, ledger, uncertain=uncertain, blank=blank)
     subject, study, dicom = (sheet.frame[name] for name in (*STUDY, "dicom_id"))

@@ -99,7 +99,7 @@ def load_nih(
     Returns:
         The data set; ``print(dataset.report)`` tells what was dropped or set missing.
     """
-    root, ledger = Path(root), Ledger("NIH ChestX-ray14")
+    root, ledger = Path(root), Ledger("NIH ChestX-ray14", source="nih")
     if (root / "metadata.csv").is_file():
         return _load_cache(root, ledger, size=size, masks=masks, dice=dice)
 

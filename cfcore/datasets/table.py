@@ -77,7 +77,7 @@ def load_table(
         The data set; ``print(dataset.report)`` tells what was dropped or set missing.
     """
     check_policy(unreadable)
-    path, ledger = Path(path), Ledger(Path(path).stem)
+    path, ledger = Path(path), Ledger(Path(path).stem, source="table")
     sheet = _read(path, columns or {})
     ledger.read = len(sheet.frame)
     table = _table(sheet, ledger, uncertain=uncertain, blank=blank)

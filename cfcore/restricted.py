@@ -1,0 +1,127 @@
+"""What was made of real patients: marked, kept where git does not look, announced in notebooks.
+
+CheXpert and MIMIC-CXR forbid to share images and identifiers, and a radiograph of anybody has no
+place in this repository. So every loader of real data names its source, and the name travels: from
+the data set to predictions, bundles, weights and notebooks, as a mark that can be found again in
+the bytes of a file, whatever the file is called. :mod:`cfcore.guard` looks for it.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from cfcore.checks import InputError
+
+SOURCES = ("chexpert", "mimic", "nih", "table")
+"""The sources of real patients; ``"table"`` is the user's own."""
+
+PREFIX = "cfcore-restricted:"
+MARK = re.compile(f"{PREFIX}({'|'.join(SOURCES)})".encode())
+
+_announced: set[str] = set()
+
+
+def marked(sources: Iterable[str]) -> dict[str, list[str]]:
+    """The entry of a manifest that says what an artefact was made of; none for the phantom's.
+
+    Args:
+        sources: Names among :data:`SOURCES`.
+
+    Example:
+        >>> marked([]), list(marked(["mimic"]))
+        ({}, ['restricted'])
+    """
+    names = sorted(set(sources))
+    return {"restricted": [PREFIX + name for name in names]} if names else {}
+
+
+def label(sources: Iterable[str]) -> dict[str, str] | None:
+    """The same as metadata of a safetensors file; None, without a trace, for the phantom's."""
+    return {name: " ".join(marks) for name, marks in marked(sources).items()} or None
+
+
+def sources_in(content: bytes) -> list[str]:
+    """The sources whose marks are somewhere in the content of a file.
+
+    Example:
+        >>> sources_in(f"... {marked(['nih'])} ...".encode()), sources_in(b"...")
+        (['nih'], [])
+    """
+    return sorted({found.decode() for found in MARK.findall(content)})
+
+
+def check_place(path: str | Path, sources: Iterable[str]) -> None:
+    """Refuse to write what was made of real patients where git would track it.
+
+    Outside a repository anything may be written; inside, only what git ignores. Where git cannot
+    be asked, a repository tracks everything.
+
+    Args:
+        path: The file to be written; its folder need not exist.
+        sources: What it was made of; nothing is refused if there are none.
+
+    Raises:
+        InputError: If git would track it; the message says where to write instead.
+
+    Example:
+        >>> check_place(getfixture("tmp_path") / "a.ipynb", ["mimic"])  # no repository
+        >>> check_place("notebooks/metrics.ipynb", [])
+    """
+    names = sorted(set(sources))
+    if names and tracked(Path(os.path.realpath(path))):
+        raise InputError(
+            f"{path}: made from {', '.join(names)}, which may not be shared, and git would track "
+            "it there; write to a folder that git ignores, such as restricted/ or runs/"
+        )
+
+
+def tracked(path: Path) -> bool:
+    """Whether a file would be seen by git: in a repository, and not ignored."""
+    above = next(folder for folder in path.parents if folder.is_dir())
+    # A hook runs with the repository of a commit in its environment.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    call = ["git", "-C", str(above), "check-ignore", "--quiet", "--", str(path)]
+    try:
+        code = subprocess.run(call, env=own, capture_output=True, timeout=30).returncode
+    except (OSError, subprocess.SubprocessError):
+        code = None
+    if code in (0, 1):
+        return code == 1
+    return any((folder / ".git").exists() for folder in path.parents)
+
+
+def announce(sources: Iterable[str]) -> None:
+    """Put the mark under this cell and every later one of the notebook that runs this, if one does.
+
+    A cell that shows images or patients thus carries the mark itself, however the notebook is
+    executed, and into whatever notebook or page it is copied.
+
+    Args:
+        sources: What was read.
+    """
+    notebook = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    new = set(sources) - _announced
+    if notebook is None or not new:
+        return
+    if not _announced:
+        notebook.events.register("post_run_cell", _show)
+    _announced.update(new)
+
+
+def _show(_: object = None) -> None:
+    from IPython.display import display
+
+    words = " ".join(PREFIX + name for name in sorted(_announced))
+    display({"text/plain": f"Made from real patients, not to be shared: {words}"}, raw=True)
+
+
+def announced(manifest: object) -> None:
+    """Announce what a manifest says that an artefact was made of.
+
+    Args:
+        manifest: Anything with the marks in its text, such as a dictionary made by :func:`marked`.
+    """
+    announce(sources_in(str(manifest).encode()))
