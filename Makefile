@@ -24,12 +24,15 @@ SIDE_BY_SIDE = OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs=$(CORES) $(
 NBVAL := $(NOTEBOOKS:notebooks/%.md=nbval-%)
 REFRESHED := $(NOTEBOOKS:notebooks/%.md=baseline-%)
 
-.PHONY: help setup lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) reproduce bench serve clean FORCE
+.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) reproduce bench serve clean FORCE
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
 
 setup: .venv/stamp ## Make .venv and install the lock
+
+hooks: setup ## Let git refuse commits that hold anything of a real patient
+	git config core.hooksPath .githooks
 
 .venv/stamp: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python 3.11 or newer is needed, not {sys.version}"'
@@ -39,9 +42,10 @@ setup: .venv/stamp ## Make .venv and install the lock
 	$(BIN)/python -c 'import matplotlib.font_manager' # its slow first time is not for a notebook to report
 	touch $@
 
-lint: setup ## Check style
+lint: setup ## Check style, and that nothing of a real patient is tracked
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	test ! -e .git || $(BIN)/cfcore guard
 
 unit: setup ## Run unit tests and doctests
 	$(PYTEST) --ignore=tests/test_book.py --ignore=tests/test_browser.py
@@ -69,6 +73,7 @@ _build/html/index.html: $(EXECUTED) $(PAGES) .venv/stamp
 	cp -r _config.yml _toc.yml book _build/executed/
 	$(BIN)/cfcore provenance _build/executed/notebooks >> _build/executed/book/provenance.md
 	$(BIN)/jupyter-book build _build/executed --path-output . -W -n --keep-going
+	$(BIN)/cfcore guard --book _build/html
 	touch $@
 
 book: setup ## Execute every notebook and render the book

@@ -24,6 +24,7 @@ from cfcore.commands import (
 from cfcore.evaluate import UndefinedMetricWarning
 from cfcore.files import write_atomically
 from cfcore.notebook import NotebookError
+from cfcore.publishing import add_publishing
 from cfcore.table import FileError
 
 EXPECTED = (FileError, InputError, NotebookError, OSError, FloatingPointError)
@@ -88,6 +89,7 @@ def parser() -> Parser:
     add_check_data(commands)
     add_run(commands)
     add_provenance(commands)
+    add_publishing(commands)
     return root
 
 

@@ -61,6 +61,10 @@ ORDER = [
     "audit",
     "provenance",
     "notebook",
+    "pieces",
+    "repository",
+    "guard",
+    "publishing",
     "commands",
     "cli",
 ]
