@@ -19,6 +19,7 @@ from tqdm import tqdm
 from cfcore.checks import InputError, check_count
 from cfcore.datasets import Dataset
 from cfcore.generator import Effect, Generator, Parents
+from cfcore.imputation import LOG, count_imputed, fill_in, tell
 from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
 from cfcore.predictors import Predictor
@@ -178,7 +179,8 @@ def chunks(job: Job, rows: np.ndarray, bar: tqdm, workers: int) -> Iterator[Tens
             name: (values[own] if values.ndim == 2 else values.expand(len(own), -1)).to(job.device)
             for name, values in job.values.items()
         }
-        yield chunk_logits(job, batch.x.to(job.device), pa, index[batch.rows], do)
+        x = batch.x.to(job.device)
+        yield chunk_logits(job, x, fill_in(job.generator, x, pa), index[batch.rows], do)
         bar.update(len(own) * images)
 
 
@@ -253,6 +255,10 @@ def marginalise(
 
     Under ``torchrun`` each process takes every n-th patient, and all return the whole result.
 
+    Parents that are missing are imputed by a generator that can, such as one trained on partly
+    labelled images. The provenance then says, under ``"imputed"``, how many values of each; the
+    predictions hold the parents as recorded.
+
     Args:
         generator: Abducts and predicts, and perhaps acts; on ``device`` already.
         predictors: Functions of images and parents that return logits, by name.
@@ -273,7 +279,8 @@ def marginalise(
 
     Raises:
         InputError: If an image cannot be read, a predictor returns a value that is not a number, or
-            ``resume_dir`` holds something else; the message names the file or the patient.
+            ``resume_dir`` holds something else; the message names the file or the patient. If a
+            parent is missing that the generator needs and cannot impute.
         OSError: If ``resume_dir`` cannot be written to, which is tried before each shard.
 
     Example:
@@ -287,6 +294,10 @@ def marginalise(
         torch.Size([3, 2])
     """
     check_count(max_images, "max_images")
+    imputed = count_imputed(generator, data)
+    if imputed:
+        LOG.info("imputed from the image: %s", tell(imputed))
+        provenance = {"imputed": imputed, **(provenance or {})}
     values = dict(grid.values) if draws is None else grid.draws(len(data), draws, seed=seed)
     job = Job(generator, predictors, data, values, effect, torch.device(device), max_images)
     world = World.current(job.device)

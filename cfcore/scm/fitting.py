@@ -253,7 +253,9 @@ class State:
         decay = min(self.config.average, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
             for name, value in self.image.state_dict().items():
-                self.average[name].lerp_(value, 1 - decay)
+                # Counters, such as those of batch norms, have no average.
+                own = self.average[name]
+                own.lerp_(value, 1 - decay) if own.is_floating_point() else own.copy_(value)
         return norm
 
     def keep(self, path: Path) -> None:

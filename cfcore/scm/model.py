@@ -14,6 +14,7 @@ from cfcore.generator import Effect, Parents
 from cfcore.graph import CHEST, CausalGraph
 from cfcore.predictors import read_weights, write_weights
 from cfcore.scm.encoding import encode, widths
+from cfcore.scm.inference import InferenceConfig, ParentPredictors
 from cfcore.scm.mechanisms import MechanismConfig, build, fit
 
 
@@ -46,7 +47,8 @@ class DeepSCM(nn.Module):
         mechanisms: What the mechanisms of the parents are made of.
         target: The label to be predicted, held by every action on other variables.
         outcome: The name of the image in the graph.
-        seed: The seed of the weights of the mechanisms.
+        inference: What the predictors of missing parents are made of; there are none without.
+        seed: The seed of the weights of the mechanisms and of the predictors.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class DeepSCM(nn.Module):
         mechanisms: MechanismConfig | None = None,
         target: str | None = "effusion",
         outcome: str = "image",
+        inference: InferenceConfig | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -67,6 +70,25 @@ class DeepSCM(nn.Module):
         self.settings = mechanisms or MechanismConfig()
         self.mechanisms = build(graph, self.names, self.settings, seed=seed)
         self.image = image
+        self.inference = None
+        if inference is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                self.inference = ParentPredictors(graph, self.names, inference)
+
+    @property
+    def imputes(self) -> bool:
+        """Whether it can fill in missing parents."""
+        return self.inference is not None
+
+    def impute(self, x: Tensor, pa: Parents, rng: RandomState | None = None) -> dict[str, Tensor]:
+        """Fills in missing parents; see :meth:`.ParentPredictors.impute`."""
+        if self.inference is None:
+            raise InputError(
+                "this generator has no predictors of missing parents: train one on partly labelled "
+                "data, or leave out the rows that miss a parent"
+            )
+        return self.inference.impute(x, pa, rng)
 
     def fit_parents(self, pa: Parents, *, seed: int) -> dict[str, float]:
         """Fits the mechanisms of the parents; see :func:`cfcore.scm.mechanisms.fit`."""
@@ -195,6 +217,8 @@ def save(
         "outcome": model.outcome,
         "graph": repr(model.graph),
     }
+    if model.inference is not None:
+        config["inference"] = asdict(model.inference.config)
     write_weights(path, model, config, seed=seed, notes=notes)
 
 
@@ -229,6 +253,7 @@ def load(
             mechanisms=MechanismConfig(**parts["mechanisms"]),
             target=config["target"],
             outcome=config["outcome"],
+            inference=InferenceConfig(**config["inference"]) if "inference" in config else None,
         )
 
     return read_weights(path, make).eval()
