@@ -67,8 +67,36 @@ class ImageMechanism(nn.Module):
         Returns:
             The expected log-likelihood and the divergence of each image in nats, each (B,).
         """
+        return self.shared_terms(x, c, c, None, rng)
+
+    def shared_terms(
+        self,
+        x: Tensor,
+        seen: Tensor,
+        c: Tensor,
+        rows: Tensor | None,
+        rng: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        r"""The two terms of the bound for several parents of one image, which is encoded once.
+
+        The encoder knows the parents ``seen``, the same for all decodings of an image. That is no
+        approximation: any posterior of the code gives a bound, and this one still depends on the
+        parents of each decoding by the state of the decoder.
+
+        Args:
+            x: The images, shape (B, 1, H, W), in [0, 1].
+            seen: The parents that the encoder knows, shape (B, D).
+            c: The parents of each decoding, shape (P, D).
+            rows: The image of each decoding, shape (P,); ``None`` if there is one for each.
+            rng: The source of the draws of the posterior.
+
+        Returns:
+            The expected log-likelihood and the divergence of each decoding in nats, each (P,).
+        """
         t, slope = self.scale.apply(x), self.scale.log_slope(x)
-        mean, _, kl = self._posterior_pass(t, c, rng)
+        mean, _, kl = self._posterior_pass(t, c, rng, seen=seen, rows=rows)
+        if rows is not None:
+            t, slope = t[rows], slope[rows]
         standard = (t - mean) * (-self.log_sd).exp()
         density = -0.5 * (standard * standard + math.log(2 * math.pi)) - self.log_sd + slope
         return density.flatten(1).sum(dim=1), kl
@@ -157,14 +185,21 @@ class ImageMechanism(nn.Module):
         return self.scale.invert(self._decode(c, drawn)[0]).clamp(0, 1)
 
     def _posterior_pass(
-        self, t: Tensor, c: Tensor, rng: torch.Generator | None
+        self,
+        t: Tensor,
+        c: Tensor,
+        rng: torch.Generator | None,
+        *,
+        seen: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         inputs = t.contiguous(memory_format=torch.channels_last)
-        features = self.encoder(inputs, self.embed(c))[::-1]
+        features = self.encoder(inputs, self.embed(c if seen is None else seen))[::-1]
         noise = {}
 
         def inferred(number: int, prior: Normal, h: Tensor) -> tuple[Tensor, Tensor]:
-            posterior = self.decoder.levels[number].posterior_of(h, features[number])
+            own = features[number] if rows is None else features[number][rows]
+            posterior = self.decoder.levels[number].posterior_of(h, own)
             z = posterior.sample(rng)
             noise[f"z{number}"] = prior.noise(z)
             return z, posterior.divergence(prior)
