@@ -13,8 +13,8 @@ import cfcore
 from cfcore.checks import InputError
 from cfcore.commands import (
     add_check_data,
+    add_missing,
     add_predictor,
-    add_provenance,
     add_results,
     add_setting,
     add_source,
@@ -87,8 +87,8 @@ def parser() -> Parser:
     add_train(commands)
     add_results(commands)
     add_check_data(commands)
+    add_missing(commands)
     add_run(commands)
-    add_provenance(commands)
     add_publishing(commands)
     return root
 

@@ -21,7 +21,10 @@ FOLDERS = {
 def add_source(command: argparse.ArgumentParser, *, preset: str) -> None:
     """The options that say whose images are used, how many, and where to compute."""
     command.add_argument(
-        "--preset", default=preset, metavar="NAME", help=f"smoke, book or paper (default: {preset})"
+        "--preset",
+        default=preset,
+        metavar="NAME",
+        help=f"smoke, curve, book or paper (default: {preset})",
     )
     for name, (metavar, words) in FOLDERS.items():
         command.add_argument(f"--{name}", type=Path, metavar=metavar, help=words)
@@ -281,20 +284,54 @@ def check_data(arguments: argparse.Namespace) -> None:
         raise InputError(f"{path} cannot be used yet; to be mended: {len(found.problems)}")
 
 
-def add_provenance(commands: "argparse._SubParsersAction") -> None:
-    """``cfcore provenance``."""
+def add_missing(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore missing``."""
     command = commands.add_parser(
-        "provenance",
-        help="show what ran, from the records of executed notebooks",
-        description="Print the records that cfcore run --provenance wrote beside the notebooks of "
-        "a folder (NAME.provenance.json beside NAME.ipynb), as tables for a page of the book.",
+        "missing",
+        help="train generators on partly labelled images and put them into tables",
+        description="Train generators of which a share of the labels is known, try them, and write "
+        "the small tables that the chapter on missing labels reads. A table grows by one generator "
+        "at a time; what is in it already is not trained again.",
     )
-    command.add_argument("folder", type=Path, metavar="FOLDER", help="of executed notebooks")
-    command.set_defaults(command=provenance)
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    add_source(command, preset="book")
+    command.add_argument(
+        "--part",
+        choices=["curve", "labels", "model", "stages"],
+        required=True,
+        help="a curve over the share of labels; a fifth of them, with and without unlabelled "
+        "images; what one model imputes and draws; counterfactual regularisation",
+    )
+    command.add_argument(
+        "--seeds", type=int, nargs="+", default=[0], metavar="N", help="(default: 0)"
+    )
+    command.add_argument(
+        "--generators", type=Path, metavar="DIR", help="where trained generators are kept"
+    )
+    command.add_argument(
+        "--patients", type=int, default=300, metavar="N", help="test patients (default: 300)"
+    )
+    command.set_defaults(command=missing)
 
 
-def provenance(arguments: argparse.Namespace) -> None:
-    """Print the records of a folder."""
-    from cfcore.provenance import page
+def missing(arguments: argparse.Namespace) -> None:
+    """Write one of the tables of missing labels."""
+    from cfcore import shortage
+    from cfcore.files import check_writable
+    from cfcore.generators import CACHE
 
-    print(page(arguments.folder))
+    out, preset, seeds = check_writable(arguments.out), sizes(arguments), arguments.seeds
+    folder, patients = arguments.generators or CACHE, arguments.patients
+    if arguments.part == "model":
+        recipe, data = shortage.label_recipes(preset, seeds)[0], shortage.tested(preset, patients)
+        written = shortage.collect_model(recipe, out, data, folder=folder)
+    else:
+        file, recipes = {
+            "curve": (shortage.CURVE, shortage.curve_recipes),
+            "labels": (shortage.LABELS, shortage.label_recipes),
+            "stages": (shortage.ABLATION, shortage.stage_recipes),
+        }[arguments.part]
+        made, path = recipes(preset, seeds), out / file
+        written = [shortage.collect_trials(made, path, folder=folder, patients=patients)]
+    for path in written:
+        print(path)

@@ -1,4 +1,7 @@
-"""How large everything is: ``smoke`` for tests, ``book`` for this book, ``paper`` for the paper."""
+"""How large everything is: ``smoke`` for tests, ``book`` for this book, ``paper`` for the paper.
+
+``curve`` is for experiments that need many generators: small images, short trainings.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -82,6 +85,24 @@ PRESETS: Mapping[str, Preset] = {
         ),
         fitting=FittingConfig(steps=150, report=50),
     ),
+    "curve": Preset(
+        "curve",
+        32,
+        8_000,
+        1_000,
+        2_000,
+        image=ImageConfig(
+            size=32,
+            widths=(32, 48),
+            latents=(0, 0),
+            code=24,
+            embedding=32,
+            headroom=0.03,
+            prior="regressed",
+        ),
+        fitting=FittingConfig(steps=1_200, batch=32),
+        objective=Labelled(start=4.0),
+    ),
     "book": Preset(
         "book",
         64,
@@ -128,7 +149,7 @@ def preset(name: str, **changes: object) -> Preset:
         >>> preset("novel")
         Traceback (most recent call last):
         ...
-        cfcore.checks.InputError: there is no preset 'novel', only smoke, book, paper
+        cfcore.checks.InputError: there is no preset 'novel', only smoke, curve, book, paper
     """
     if name not in PRESETS:
         raise InputError(f"there is no preset {name!r}, only {', '.join(PRESETS)}")

@@ -1,4 +1,4 @@
-"""The commands for what leaves the desk: the guard."""
+"""The commands for what leaves the desk: the guard, the records of what ran."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 def add_publishing(commands: "argparse._SubParsersAction") -> None:
     """All commands of this file."""
     add_guard(commands)
+    add_provenance(commands)
 
 
 def add_guard(commands: "argparse._SubParsersAction") -> None:
@@ -46,3 +47,22 @@ def guard(arguments: argparse.Namespace) -> None:
     if found:
         count = len({finding.path for finding in found})
         raise InputError(f"{count} {'file' if count == 1 else 'files'} may not be shared")
+
+
+def add_provenance(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore provenance``."""
+    command = commands.add_parser(
+        "provenance",
+        help="show what ran, from the records of executed notebooks",
+        description="Print the records that cfcore run --provenance wrote beside the notebooks of "
+        "a folder (NAME.provenance.json beside NAME.ipynb), as tables for a page of the book.",
+    )
+    command.add_argument("folder", type=Path, metavar="FOLDER", help="of executed notebooks")
+    command.set_defaults(command=provenance)
+
+
+def provenance(arguments: argparse.Namespace) -> None:
+    """Print the records of a folder."""
+    from cfcore.provenance import page
+
+    print(page(arguments.folder))

@@ -1,0 +1,315 @@
+"""What missing labels cost: generators from partly labelled images, tried on test patients.
+
+The tables are small and come with the project; what made them does not, for trainings take an hour
+in all. Each function writes one of them, from generators that are found or trained.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from cfcore.datasets import Dataset
+from cfcore.files import write_atomically
+from cfcore.generator import Generator
+from cfcore.graph import CHEST
+from cfcore.interventions import paper_grid
+from cfcore.judges import judges, obtain_judge
+from cfcore.marginalise import marginalise
+from cfcore.metrics import attribute_variance, auc
+from cfcore.missing import PartialRecipe, obtain_partial
+from cfcore.predictions import Predictions
+from cfcore.predictors import Predictor
+from cfcore.recipes import Preset, Recipe, obtain, parts
+from cfcore.recipes import patients as everyone
+from cfcore.results import write_table
+from cfcore.scm.consistency import ConsistencyConfig
+from cfcore.scm.model import DeepSCM
+from cfcore.soundness import soundness
+from cfcore.soundness.baselines import FreshDetector, Identity
+
+CURVE, LABELS, IMPUTED = "missing_curve.csv", "missing_labels.csv", "missing_imputed.csv"
+METRICS, ABLATION, EXAMPLES = (
+    "missing_metrics.csv",
+    "missing_regularised.csv",
+    "missing_examples.safetensors",
+)
+
+FRACTIONS = (1.0, 0.2, 0.05, 0.5, 0.1)
+"""The shares of the labels on the curve, in the order in which they are worth waiting for."""
+
+STAGES: dict[str, ConsistencyConfig] = {
+    "none": ConsistencyConfig(weight=0.0),
+    "light": ConsistencyConfig(),
+    "light, with disease": ConsistencyConfig(audited=True),
+    "strong": ConsistencyConfig(weight=0.3),
+}
+"""The ablation of counterfactual regularisation; all train for as many steps."""
+
+COLUMNS = ["axiom", "intervention", "measure", "classifier", "value"]
+
+KEPT = {
+    "effectiveness": ("accuracy", "AUC", "error", "R2"),
+    "faithfulness": ("score difference", "PSNR"),
+}
+
+
+def tested(preset: Preset, patients: int = 300) -> Dataset:
+    """The test patients of hospital C on whom generators are tried."""
+    return parts("C", preset)["test"].take(range(patients))
+
+
+def tried(model: Generator, preset: Preset, patients: int = 300) -> pd.DataFrame:
+    """Effectiveness and faithfulness of a generator, and what it makes of stability.
+
+    Args:
+        model: The generator.
+        preset: The sizes, by which judges and the audited predictor are found.
+        patients: How many test patients.
+
+    Returns:
+        Columns ``axiom, intervention, measure, classifier, value, identity, oracle, floor``.
+    """
+    return _measures(model, preset, patients).join(beside(preset, patients)).reset_index()
+
+
+@cache
+def beside(preset: Preset, patients: int) -> pd.DataFrame:
+    """The same measures of doing nothing, of the truth and of the truth with fresh noise."""
+    truth = everyone("C", preset).oracle
+    derived = {"identity": Identity(truth), "oracle": truth, "floor": FreshDetector(truth)}
+    found = {name: _measures(one, preset, patients)["value"] for name, one in derived.items()}
+    return pd.DataFrame(found)
+
+
+def _measures(model: Generator, preset: Preset, patients: int) -> pd.DataFrame:
+    data, truth = tested(preset, patients), everyone("C", preset).oracle
+    readers = {name: obtain_judge(judge) for name, judge in judges(preset).items()}
+    audited = {"basic": obtain(Recipe(preset)), "strong": readers["effusion"]}
+    table = soundness(
+        model,
+        data,
+        classifiers=readers,
+        audited=audited,
+        truth=truth,
+        axioms=tuple(KEPT),
+        effects=("direct",),
+        beside=(),
+    )
+    kept = [m in KEPT[a] for a, m in zip(table.axiom, table.measure, strict=True)]
+    rows = [
+        ("stability", name.removeprefix("S_var_"), "S_var", "basic", value)
+        for name, value in sensitivity(model, audited["basic"], data).items()
+    ]
+    found = pd.concat([table[kept][COLUMNS], pd.DataFrame(rows, columns=COLUMNS)])
+    return found.set_index(COLUMNS[:-1])
+
+
+def sensitivity(generator: Generator, predictor: Predictor, data: Dataset) -> dict[str, float]:
+    """How much the score varies with sex and with age alone, on the paper's grid."""
+    grid = paper_grid()
+    given = marginalise(generator, {"g": predictor}, data, grid)["g"]
+    return attribute_variances(given)
+
+
+def attribute_variances(given: Predictions) -> dict[str, float]:
+    """``S_var`` due to each attribute of the grid."""
+    p = given.logit_cf.double().sigmoid()
+    return {
+        f"S_var_{name}": attribute_variance(p, given.q, values).item()
+        for name, values in given.grid.items()
+    }
+
+
+def facts(recipe: PartialRecipe) -> dict[str, object]:
+    """The columns by which a generator is known in a table."""
+    return {
+        "preset": recipe.preset.name,
+        "by": recipe.by,
+        "fraction": recipe.fraction,
+        "unlabelled": recipe.unlabelled,
+        "stage": {c: name for name, c in STAGES.items()}.get(recipe.consistency, ""),
+        "seed": recipe.seed,
+    }
+
+
+def curve_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
+    """The generators of the curve: with images that have no label, and without."""
+    ours = [PartialRecipe(preset, f, seed=seed) for seed in seeds for f in FRACTIONS]
+    return ours + [replace(r, unlabelled=False) for r in ours if r.fraction < 1]
+
+
+def label_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
+    """The generators of a fifth of the labels: with unlabelled images, and without."""
+    return [
+        PartialRecipe(preset, unlabelled=unlabelled, seed=seed)
+        for seed in seeds
+        for unlabelled in (True, False)
+    ]
+
+
+def stage_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
+    """The generators of the ablation, fully labelled."""
+    return [
+        PartialRecipe(preset, 1.0, consistency=stage, seed=seed)
+        for seed in seeds
+        for stage in STAGES.values()
+    ]
+
+
+def collect_trials(
+    recipes: Iterable[PartialRecipe],
+    path: Path,
+    *,
+    folder: Path,
+    patients: int = 300,
+) -> Path:
+    """Try some generators and write one table, which grows by each of them.
+
+    Who is in the table already is not tried again, so a run that was stopped goes on, and what it
+    leaves is a table of what was tried.
+
+    Args:
+        recipes: The generators.
+        path: The table.
+        folder: Where generators are kept.
+        patients: How many test patients.
+    """
+    table = pd.read_csv(path) if path.is_file() else pd.DataFrame({"generator": []})
+    for recipe in recipes:
+        if recipe.file in set(table.generator):
+            continue
+        found = tried(obtain_partial(recipe, cache=folder), recipe.preset, patients)
+        table = pd.concat([table, found.assign(generator=recipe.file, **facts(recipe))])
+        write_table(table, path)
+    return path
+
+
+def imputation(model: DeepSCM, data: Dataset) -> pd.DataFrame:
+    """How well parents are read off the image when none is known.
+
+    Args:
+        model: The generator, with its predictors.
+        data: The patients, of whom everything is recorded.
+
+    Returns:
+        Columns ``variable, measure, value, baseline``: accuracy and AUC of discrete variables, mean
+        error and R2 of continuous ones. The baseline always says the commonest value, or the mean.
+    """
+    pa, x = data.parents(model.names), data[:]
+    hidden = {name: torch.full_like(values, torch.nan) for name, values in pa.items()}
+    filled, rows = model.impute(x, hidden), []
+    with torch.no_grad():
+        features = model.inference.features(x)
+        for name, y in pa.items():
+            q, guess = model.inference.predict(name, features, filled), filled[name]
+            if CHEST[name].kind == "continuous":
+                rows.append((name, "error", _error(guess, y), _error(y.mean(), y)))
+                rows.append((name, "R2", 1 - _error(guess, y, 2) / _error(y.mean(), y, 2), 0.0))
+                continue
+            most = torch.stack([(y == v).double().mean() for v in CHEST[name].values]).max()
+            rows.append((name, "accuracy", (guess == y).double().mean().item(), most.item()))
+            areas = [auc(q.logits[:, v], y == v) for v in CHEST[name].values]
+            rows.append((name, "AUC", torch.stack(areas).mean().item(), 0.5))
+    return pd.DataFrame(rows, columns=["variable", "measure", "value", "baseline"])
+
+
+def _error(guess: Tensor, y: Tensor, power: int = 1) -> float:
+    return ((guess - y).abs().double() ** power).mean().item()
+
+
+def hidden_metrics(
+    model: DeepSCM, predictor: Predictor, data: Dataset, *, names: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Every metric with recorded parents, and with some hidden and imputed.
+
+    Labels are hidden from the generator only: risks are computed with the recorded ones.
+
+    Args:
+        model: The generator.
+        predictor: The audited predictor.
+        data: The patients, of whom everything is recorded.
+        names: The parents to hide, one by one and all together; by default all of them.
+
+    Returns:
+        One row for each metric; columns ``recorded``, one for each parent, and ``all``.
+    """
+    names, label = tuple(names or model.names), data.parents(["effusion"])["effusion"].long()
+    found = {}
+    for title, some in {"recorded": (), **{n: (n,) for n in names}, "all": names}.items():
+        rows = data.select(data.table.assign(**dict.fromkeys(some, torch.nan)))
+        given = marginalise(model, {"g": predictor}, rows, paper_grid())["g"]
+        given = replace(given, y=label, parents=data.parents())
+        found[title] = given.evaluate() | attribute_variances(given)
+    return pd.DataFrame(found).rename_axis("metric").reset_index()
+
+
+EXAMPLE_PATIENTS = (
+    {"race": 0, "effusion": 1, "age": 52, "sex": 0},
+    {"race": 2, "effusion": 0, "age": 77, "sex": 1},
+    {"race": 0, "effusion": 1, "age": 52, "sex": 0},
+    {"race": 2, "effusion": 0, "age": 68, "sex": 1},
+)
+"""The patients of the paper's last figure: race, disease, age and sex, as its captions say."""
+
+EXAMPLE_ACTIONS = (
+    {"age": 22, "effusion": 0, "race": 2, "sex": 1},
+    {"age": 20, "effusion": 1, "race": 0, "sex": 0},
+    {"age": 82, "effusion": 0, "race": 1, "sex": 1},
+    {"age": 35, "effusion": 1, "race": 0, "sex": 0},
+)
+"""What is done to each of them, one after the other, and then all at once."""
+
+
+def alike(data: Dataset, patient: dict[str, float], *, besides: Iterable[int] = ()) -> int:
+    """The row of the test patient nearest in age, of the same race, sex and label."""
+    table, same = data.table, ["race", "effusion", "sex"]
+    rows = table[(table[same] == [patient[name] for name in same]).all(axis=1)]
+    rows = rows.drop(index=list(besides), errors="ignore")
+    return int((rows.age - patient["age"]).abs().idxmin())
+
+
+def examples(model: DeepSCM, truth: Generator, data: Dataset) -> tuple[Tensor, Tensor, list[int]]:
+    """The panels of the paper's last figure, and what they should look like.
+
+    Args:
+        model: The generator.
+        truth: The generator of true counterfactuals.
+        data: The patients among whom those of the captions are looked for.
+
+    Returns:
+        Learned and true panels, each of shape (4, 6, H, W), uint8, the observed image first;
+        and the rows of the patients.
+    """
+    rows: list[int] = []
+    for patient in EXAMPLE_PATIENTS:
+        rows.append(alike(data, patient, besides=rows))
+    chosen = data.take(rows)
+    x, pa = chosen[:], chosen.parents()
+    index = torch.tensor(chosen.table.image.to_numpy().copy())
+    do = {n: torch.tensor([float(a[n]) for a in EXAMPLE_ACTIONS]) for n in EXAMPLE_ACTIONS[0]}
+    drawn = []
+    with torch.no_grad():
+        for generator in (model, truth):
+            noise = generator.abduct(x, pa, index=index)
+            worlds = [generator.act(pa, {name: value}) for name, value in do.items()]
+            panels = [x] + [generator.predict(noise, w) for w in (*worlds, generator.act(pa, do))]
+            drawn.append((torch.cat(panels, dim=1) * 255).round().to(torch.uint8))
+    return drawn[0], drawn[1], rows
+
+
+def collect_model(recipe: PartialRecipe, out: Path, data: Dataset, *, folder: Path) -> list[Path]:
+    """What is shown of one generator: imputation, the metrics under it, and the example figure."""
+    from safetensors.torch import save
+
+    model, preset = obtain_partial(recipe, cache=folder), recipe.preset
+    written = [write_table(imputation(model, data), out / IMPUTED)]
+    changes = hidden_metrics(model, obtain(Recipe(preset)), data)
+    written.append(write_table(changes, out / METRICS))
+    learned, true, rows = examples(model, everyone("C", preset).oracle, parts("C", preset)["test"])
+    tensors = {"learned": learned, "true": true, "rows": torch.tensor(rows)}
+    return [*written, write_atomically(out / EXAMPLES, save(tensors))]
