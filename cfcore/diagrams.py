@@ -1,10 +1,12 @@
 """Drawn diagrams: how the method works, and what the generator is made of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from cfcore.graph import CausalGraph
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +56,28 @@ class Sheet:
         x, y = at
         extent = (x - side / 2, x + side / 2, y - side / 2, y + side / 2)
         self.ax.imshow(image, vmin=0, vmax=1, extent=extent, zorder=2, cmap="gray")
+
+
+def graph(ax: "Axes", drawn: CausalGraph, places: Mapping[str, Point]) -> None:
+    """A causal graph: roots are blue, what follows from them orange.
+
+    Args:
+        ax: Where to draw.
+        drawn: The graph.
+        places: Where each variable stands.
+    """
+    width, height = (max(at[i] for at in places.values()) + 1 for i in (0, 1))
+    sheet = Sheet(ax, (width, height))
+    boxes = {
+        name: sheet.box(at, name.replace("_", " "), CAUSAL if name in drawn.roots else DECODED)
+        for name, at in places.items()
+    }
+    for name, causes in drawn.edges.items():
+        for cause in causes:
+            ends = {"patchA": boxes[cause].get_bbox_patch(), "shrinkA": 1}
+            ends |= {"patchB": boxes[name].get_bbox_patch(), "shrinkB": 1}
+            style = {"arrowstyle": "-|>", "color": INK, "lw": 0.9} | ends
+            ax.annotate("", places[name], places[cause], arrowprops=style, zorder=4)
 
 
 def overview(
