@@ -13,7 +13,8 @@ from cfcore.learned import RESULTS, learned_studies
 from cfcore.settings import Run
 from cfcore.study import Study
 
-WIDTH = 76
+WIDTH = 64
+WHICH = {"_marg": "marginalised", "_orig": "original"}
 SHORT = {f"R_CVaR_{level}": f"CVaR{level[1:]}" for level in ("0.50", "0.25", "0.10")}
 SHORT |= {"abs_rank_change": "|dr|", "total effect": "total"}
 SHORT |= {"uniform q": "uniform", "empirical q": "empir."}
@@ -209,10 +210,17 @@ def text(table: pd.DataFrame, digits: int = 3) -> str:
         >>> print(text(pd.DataFrame({"R_CVaR_0.50": [0.25], "abs_rank_change": [1.5]}, ["basic"])))
               CVaR.50 |dr|
         basic   0.250  1.5
+        >>> print(text(pd.DataFrame({"ECE_marg": [0.1], "ECE_orig": [0.2]}, ["basic"]), 1))
+              marginalised original
+                       ECE      ECE
+        basic          0.1      0.2
     """
     decimals = [1 if "abs_rank_change" in names(column) else digits for column in table]
     styles = [f"{{:.{places}f}}".format for places in decimals]
     short = table.rename(columns=SHORT)
+    if all(str(column).endswith(tuple(WHICH)) for column in table):
+        pairs = [(WHICH[column[-5:]], column[:-5]) for column in table]
+        short = table.set_axis(pd.MultiIndex.from_tuples(pairs), axis=1)
     return short.to_string(formatters=styles, na_rep="-", index_names=False)
 
 
