@@ -111,6 +111,8 @@ def unlabelled(e: Evidence) -> Tensor:
         + \mathbb{E}_{q(y \mid x)} \sum_i \log \frac{q(y_i \mid x, y_{>i})}
         {p(y_i \mid \mathbf{pa}_i)}
 
+    The paper's form is :eq:`eq:app:bothunlab` in :doc:`/notebooks/training`.
+
     Args:
         e: The evidence.
 
@@ -129,6 +131,8 @@ def cause_only(e: Evidence) -> Tensor:
 
     What is predicted does not know the causes, though they are recorded: the predictors read
     later variables only. The bound holds all the same; it cannot be tight.
+
+    The paper's form is :eq:`eq:app:cause` in :doc:`/notebooks/training`.
 
     Args:
         e: The evidence, in which no known variable has a missing cause.
@@ -188,6 +192,8 @@ def classification(rows: Completions) -> Tensor:
     .. math:: -\sum_{i \in O} \mathbb{E}_{q(y_M \mid x, y_O)} \log q(y_i \mid x, y_{>i})
 
     Nothing is learned here about the labels that are averaged over.
+
+    The paper's form is :eq:`eq:app:total` in :doc:`/notebooks/training`.
 
     Args:
         rows: The completions of B rows.
