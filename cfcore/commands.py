@@ -323,7 +323,10 @@ def missing(arguments: argparse.Namespace) -> None:
     out, preset, seeds = check_writable(arguments.out), sizes(arguments), arguments.seeds
     folder, patients = arguments.generators or CACHE, arguments.patients
     if arguments.part == "model":
-        recipe, data = shortage.label_recipes(preset, seeds)[0], shortage.tested(preset, patients)
+        recipe, data = (
+            shortage.label_recipes(preset, seeds)[0],
+            shortage.trial_patients(preset, patients),
+        )
         written = shortage.collect_model(recipe, out, data, folder=folder)
     else:
         file, recipes = {

@@ -46,10 +46,10 @@ class Schedule:
     """
 
     inference: InferenceConfig = field(default_factory=InferenceConfig)
-    start: FittingConfig = field(default_factory=lambda: replace(START, steps=1000, batch=128))
-    fitting: FittingConfig = field(default_factory=lambda: FittingConfig(steps=3000, batch=32))
+    start: FittingConfig = field(default_factory=lambda: replace(START, steps=800, batch=128))
+    fitting: FittingConfig = field(default_factory=lambda: FittingConfig(steps=2000, batch=32))
     objective: SemiSupervised = field(
-        default_factory=lambda: SemiSupervised(Labelled(start=4.0), exact=4)
+        default_factory=lambda: SemiSupervised(Labelled(start=4.0), exact=2)
     )
     after: FittingConfig = field(
         default_factory=lambda: FittingConfig(steps=300, batch=32, learning_rate=5e-4, warmup=50)

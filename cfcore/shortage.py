@@ -4,7 +4,7 @@ The tables are small and come with the project; what made them does not, for tra
 in all. Each function writes one of them, from generators that are found or trained.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -58,7 +58,7 @@ KEPT = {
 }
 
 
-def tested(preset: Preset, patients: int = 300) -> Dataset:
+def trial_patients(preset: Preset, patients: int = 300) -> Dataset:
     """The test patients of hospital C on whom generators are tried."""
     return parts("C", preset)["test"].take(range(patients))
 
@@ -87,7 +87,7 @@ def beside(preset: Preset, patients: int) -> pd.DataFrame:
 
 
 def _measures(model: Generator, preset: Preset, patients: int) -> pd.DataFrame:
-    data, truth = tested(preset, patients), everyone("C", preset).oracle
+    data, truth = trial_patients(preset, patients), everyone("C", preset).oracle
     readers = {name: obtain_judge(judge) for name, judge in judges(preset).items()}
     audited = {"basic": obtain(Recipe(preset)), "strong": readers["effusion"]}
     table = soundness(
@@ -263,6 +263,28 @@ EXAMPLE_ACTIONS = (
     {"age": 35, "effusion": 1, "race": 0, "sex": 0},
 )
 """What is done to each of them, one after the other, and then all at once."""
+
+
+def caption(values: Mapping[str, float]) -> str:
+    """Values in the words of the paper's captions.
+
+    Example:
+        >>> caption({"race": 0, "effusion": 1, "age": 52, "sex": 0})
+        'white, diseased, 52-year-old, male'
+        >>> caption({"age": 22})
+        'age=22'
+    """
+    words = {
+        "race": CHEST["race"].categories,
+        "effusion": ("healthy", "diseased"),
+        "sex": CHEST["sex"].categories,
+    }
+    if set(values) == {"age"}:
+        return f"age={values['age']:g}"
+    return ", ".join(
+        f"{value:g}-year-old" if name == "age" else words[name][int(value)]
+        for name, value in values.items()
+    )
 
 
 def alike(data: Dataset, patient: dict[str, float], *, besides: Iterable[int] = ()) -> int:
