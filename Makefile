@@ -24,7 +24,7 @@ SIDE_BY_SIDE = OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs=$(CORES) $(
 NBVAL := $(NOTEBOOKS:notebooks/%.md=nbval-%)
 REFRESHED := $(NOTEBOOKS:notebooks/%.md=baseline-%)
 
-.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) reproduce bench serve clean FORCE
+.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) student slides reproduce bench serve clean FORCE
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -87,6 +87,15 @@ baseline: setup ## Re-execute the committed notebooks (the nbval baseline)
 
 $(REFRESHED): baseline-%:
 	$(BIN)/cfcore run notebooks/$*.md notebooks/$*.ipynb
+
+student: book ## Write notebooks and book without solutions to _build/student
+	rm -rf _build/student
+	$(BIN)/cfcore student _build/executed _build/student
+	$(BIN)/jupyter-book build _build/student -W -n --keep-going
+	mv _build/student/_build/html _build/student/html
+
+slides: setup ## Draw every figure large, for slides, into _build/slides
+	$(BIN)/cfcore slides $(NOTEBOOKS) _build/slides
 
 PRESET ?= book
 

@@ -1,4 +1,4 @@
-"""The commands for what leaves the desk: the guard, the records of what ran."""
+"""The commands for what leaves the desk: the guard, records, the students' edition, slides."""
 
 import argparse
 import sys
@@ -9,6 +9,8 @@ def add_publishing(commands: "argparse._SubParsersAction") -> None:
     """All commands of this file."""
     add_guard(commands)
     add_provenance(commands)
+    add_student(commands)
+    add_slides(commands)
 
 
 def add_guard(commands: "argparse._SubParsersAction") -> None:
@@ -66,3 +68,49 @@ def provenance(arguments: argparse.Namespace) -> None:
     from cfcore.provenance import page
 
     print(page(arguments.folder))
+
+
+def add_student(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore student``."""
+    command = commands.add_parser(
+        "student",
+        help="copy a book or notebooks without solutions",
+        description="Copy the sources of a book, or a folder of notebooks, without the boxes that "
+        "are called Solution or Answer.",
+    )
+    command.add_argument("source", type=Path, metavar="FOLDER", help="pages and notebooks")
+    command.add_argument("out", type=Path, metavar="OUT", help="where to write them")
+    command.set_defaults(command=student)
+
+
+def student(arguments: argparse.Namespace) -> None:
+    """Copy without solutions."""
+    from cfcore.student import students_edition
+
+    for path in students_edition(arguments.source, arguments.out):
+        print(path)
+
+
+def add_slides(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore slides``."""
+    command = commands.add_parser(
+        "slides",
+        help="draw every figure of notebooks large, for slides",
+        description="Execute notebooks once more with figures of 300 dots in an inch, and write "
+        "each figure as a picture, with a list in Markdown that has one slide for each.",
+    )
+    command.add_argument("notebooks", type=Path, nargs="+", metavar="NOTEBOOK", help="in order")
+    command.add_argument("out", type=Path, metavar="OUT", help="the folder to write to")
+    command.set_defaults(command=slides)
+
+
+def slides(arguments: argparse.Namespace) -> None:
+    """Draw every figure large."""
+    from tempfile import TemporaryDirectory
+
+    from cfcore.slides import redraw, write_slides
+
+    with TemporaryDirectory() as folder:
+        executed = redraw(arguments.notebooks, Path(folder))
+        for path in write_slides(executed, arguments.out):
+            print(path)

@@ -67,6 +67,8 @@ ORDER = [
     "pieces",
     "repository",
     "guard",
+    "student",
+    "slides",
     "publishing",
     "commands",
     "cli",
