@@ -6,9 +6,10 @@ It looks at what git tracks, at what is about to be committed, or at a rendered 
   renamed, packed or encoded;
 - identifiers in the form of CheXpert (``patient`` and five digits) and MIMIC-CXR (``p`` and
   ``s`` with eight digits, the names of its images, subjects beside words such as ``subject_id``);
-- notebooks whose parameters name folders of real data, or that ran a loader of them;
-- images that no code of the project made: attachments of cells, images written into text, image
-  files, and images in a page that are no output of its notebooks;
+- notebooks whose parameters name folders of real data, or that ran a loader of them or opened
+  image files;
+- images that no code of the project made: outputs that are no figure, attachments of cells, images
+  written into text, image files, and images in a page that are no output of its notebooks;
 - pickles, and any other file that is not text, but for those listed in ``.guard.yml``.
 
 It stops accidents, not malice: who takes the mark off and crops the image gets it through.
@@ -39,6 +40,8 @@ IDENTIFIERS = {
 }
 BESIDE = re.compile(rb"subject_id|study_id|dicom_id|hadm_id|mimic", re.IGNORECASE)
 NUMBER = rb"(?<![\w.])[15]\d{7}(?![\w.])"
+READERS = re.compile(rb"\bImage\.open\s*\(|\b(?:imread|dcmread|read_image)\s*\(")
+DRAWN = b"Matplotlib"  # what matplotlib writes into every figure
 LOADERS = re.compile(rb"\b(?:load_(?:chexpert|mimic|nih|table)|Folders)\s*\(\s*[^\s)]")
 
 
@@ -192,6 +195,8 @@ def called(piece: Piece) -> Iterator[str]:
         return
     if LOADERS.search(piece.content):
         yield "was executed on real data"
+    if READERS.search(piece.content):
+        yield "reads images from files"
     for sources in parameters(piece.content):
         yield f"names folders of {', '.join(sources)}"
 
@@ -226,6 +231,8 @@ def pictured(piece: Piece, marks: list[str], made: set[str]) -> Iterator[str]:
         return
     if piece.role == "output" and marks:
         yield f"shows an image in a notebook made from {', '.join(marks)}"
+    elif piece.role == "output" and piece.shown and DRAWN not in piece.content[:400]:
+        yield f"shows an image ({piece.format}) that is no figure"
     elif piece.role in ("attachment", "source"):
         yield f"holds an image ({piece.format}) that no code made"
     elif piece.role == "file" and digest(piece.content) not in made:

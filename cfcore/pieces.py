@@ -50,6 +50,7 @@ class Piece:
         content: Its bytes.
         role: What it is to the notebook it stands in; ``"file"`` elsewhere.
         executed: Whether it is the source of a cell that was executed.
+        shown: Whether it is an output by itself, not something inside of one.
     """
 
     where: str
@@ -57,6 +58,7 @@ class Piece:
     content: bytes
     role: Role = "file"
     executed: bool = False
+    shown: bool = False
 
     @property
     def format(self) -> str:
@@ -187,7 +189,8 @@ def bundled(bundle: Mapping, where: str, role: Role) -> Iterator[Piece]:
         text = joined(value).encode()
         yield from take_apart(text, where, role, 1)
         if kind.startswith("image/") and kind != "image/svg+xml":
-            yield from decoded(text, where, role, 1)
+            for number, piece in enumerate(decoded(text, where, role, 1)):
+                yield replace(piece, shown=number == 0)
 
 
 def joined(value: object) -> str:

@@ -233,6 +233,27 @@ def image_written_into_a_page(root: Path, leak: Leak) -> str:
     return r"book/index.md: code 1: holds an image \(PNG\)"
 
 
+def image_shown_as_it_is(root: Path, leak: Leak) -> str:
+    notebook = leak.cells("clean")
+    code = f"import PIL.Image as i\ni.open({str(leak.image)!r})"
+    notebook.cells = [nbformat.v4.new_code_cell(code)]
+    NotebookClient(notebook, kernel_name="python3").execute()
+    notebook.cells[0].source = "show(worst)"
+    write(root / "notebooks/a.ipynb", notebook)
+    return r"a.ipynb: cell 1 \(show\(worst\)\), output 1: shows an image \(\w+\) that is no figure"
+
+
+def image_read_by_a_cell(root: Path, leak: Leak) -> str:
+    notebook = leak.cells("clean")
+    code = f"import matplotlib.pyplot as plt\nplt.imshow(plt.imread({leak.image.name!r}))"
+    notebook.cells = [nbformat.v4.new_code_cell(code)]
+    NotebookClient(
+        notebook, kernel_name="python3", resources={"metadata": {"path": str(leak.image.parent)}}
+    ).execute()
+    write(root / "notebooks/a.ipynb", notebook)
+    return r"a.ipynb: cell 1 \(import matplotlib.*\): reads images from files"
+
+
 def artefact_in_a_cell(root: Path, leak: Leak) -> str:
     notebook = leak.cells("clean")
     lines = "\n".join(re.findall(".{1,76}", said(gzip.compress(leak.artefact))))
@@ -408,6 +429,8 @@ ATTEMPTS: list[Plant] = [
     pasted_image,
     image_written_into_a_cell,
     image_written_into_a_page,
+    image_shown_as_it_is,
+    image_read_by_a_cell,
     artefact_in_a_cell,
     artefact_in_a_page,
     artefact_renamed,
