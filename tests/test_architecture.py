@@ -47,6 +47,8 @@ ORDER = [
     "shards",
     "imputation",
     "marginalise",
+    "theory",
+    "subgroups",
     "soundness",
     "settings",
     "study",
