@@ -58,6 +58,7 @@ ORDER = [
     "results",
     "shortage",
     "plots",
+    "theory_plots",
     "diagrams",
     "prose",
     "job",
