@@ -92,7 +92,10 @@ LAYOUTS: Mapping[str, tuple[Part, ...]] = {
         Part(("images_*.npz",), "the images", "your own cache"),
     ),
 }
-"""The files of each folder that the loaders read."""
+"""The files of each folder that the loaders read.
+
+:meta hide-value:
+"""
 
 
 def elsewhere(kind: str, folder: Path) -> Path | None:
