@@ -194,13 +194,13 @@ def caption(studies: Mapping[Run, Study]) -> str:
     """
     run, study = next(iter(studies.items()))
     seeds = ", ".join(str(seed) for seed in study.seeds)
-    sets = dict.fromkeys(f"{r.setting} {r.testset} N = {s.patients}" for r, s in studies.items())
+    sets = dict.fromkeys(f"{r.setting} {r.testset} N~=~{s.patients}" for r, s in studies.items())
     effects = " and ".join(dict.fromkeys(r.effect for r in studies))
-    text = (
+    line = (
         f"preset {run.preset.name}; counterfactuals: {run.generator}, {effects} effect, "
-        f"K = {study.worlds}; seeds of the trainings {seeds}; {'; '.join(sets)}"
+        f"K~=~{study.worlds}; seeds of the trainings {seeds}; {'; '.join(sets)}"
     )
-    return fill(text, WIDTH)
+    return fill(line, WIDTH, break_on_hyphens=False).replace("~", " ")
 
 
 def text(table: pd.DataFrame, digits: int = 3) -> str:
