@@ -132,6 +132,18 @@ def test_no_two_figures_and_no_two_numbers_of_the_book_share_a_name() -> None:
     assert len(set(kept)) == len(kept)
 
 
+def test_every_number_that_is_kept_for_the_text_stands_in_it() -> None:
+    pages = [*NOTEBOOKS.glob("*.md"), *NOTEBOOKS.parent.glob("book/*.md")]
+    text = "\n".join(path.read_text() for path in pages)
+    outputs = [out for name in NAMES for cell in code_cells(name) for out in cell.outputs]
+    kept = [
+        out.metadata.scrapbook.name for out in outputs if "scrapbook" in out.get("metadata", {})
+    ]
+
+    assert kept
+    assert [name for name in kept if not re.search(rf"[`: ]{re.escape(name)}[:`\n]", text)] == []
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_cells_use_the_one_style_and_fit_the_page(name: str) -> None:
     sources = [cell.source for cell in code_cells(name)]
