@@ -61,6 +61,7 @@ ORDER = [
     "theory_plots",
     "diagrams",
     "prose",
+    "interactive",
     "job",
     "table",
     "report",
