@@ -1,0 +1,69 @@
+/* What both interactive pages share: starting, words, and drawing. */
+
+"use strict";
+
+const Tool = (() => {
+  /* Run a tool; if it cannot, show the still picture again. */
+  const start = async (make) => {
+    try {
+      await make();
+    } catch (error) {
+      document.documentElement.classList.remove("interactive");
+      throw error;
+    }
+  };
+
+  const bytes = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+
+  const person = (sex, age) => `${sex ? "woman" : "man"} of ${Math.round(age)}`;
+  const health = (effusion) => (effusion ? "effusion" : "healthy");
+  const decimals = (value, digits = 2) =>
+    Number.isFinite(value) ? value.toFixed(digits) : "undefined";
+  const percent = (value) => `${(100 * value).toFixed(0)} %`;
+
+  const element = (tag, attributes = {}, ...children) => {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  };
+
+  /* Change words in place: every new node wakes the observers that the theme has on the page. */
+  const write = (node, words) => {
+    if (!node.firstChild) node.append("");
+    if (node.firstChild.data !== words) node.firstChild.data = words;
+  };
+
+  const shape = (tag, attributes = {}, ...children) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      node.setAttribute(name, typeof value === "number" ? value.toFixed(2) : value);
+    }
+    node.append(...children);
+    return node;
+  };
+
+  const scale = (from, to) => (value) =>
+    to[0] + ((value - from[0]) / (from[1] - from[0])) * (to[1] - to[0]);
+
+  const line = (points, name) => {
+    const places = points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`);
+    return shape("polyline", { class: name, points: places.join(" ") });
+  };
+
+  const text = (x, y, words, name = "", anchor = "middle") =>
+    shape("text", { x, y, class: name, "text-anchor": anchor }, words);
+
+  /* Say something to a screen reader once the hand rests. */
+  const announcer = (node) => {
+    let waiting;
+    return (words) => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => {
+        node.textContent = words;
+      }, 300);
+    };
+  };
+
+  return { start, bytes, person, health, decimals, percent, element, write, shape, scale, line, text, announcer };
+})();
