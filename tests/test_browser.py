@@ -112,7 +112,8 @@ LOOK = r"""() => {
     unset: formulas.filter(f => !f.querySelector("mjx-container")).map(f => f.textContent),
     misread: [...document.querySelectorAll("mjx-merror, mtext[mathcolor=red]")]
       .map(f => f.textContent),
-    blank: [...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src),
+    blank: [...document.images]
+      .filter(i => i.checkVisibility() && !(i.complete && i.naturalWidth)).map(i => i.src),
   };
 }"""
 
