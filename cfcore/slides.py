@@ -1,10 +1,11 @@
 """Every figure of the book as a picture for slides, with its caption, in one list."""
 
+import ast
 import base64
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class Figure:
         chapter: The title of the chapter.
         section: The heading it stands under.
         caption: What the text says of it.
+        alt: What it shows, for those who do not see it.
         file: The name of its file.
         image: The picture, PNG.
     """
@@ -30,6 +32,7 @@ class Figure:
     chapter: str
     section: str
     caption: str
+    alt: str
     file: str
     image: bytes
 
@@ -45,29 +48,50 @@ def figures(path: Path) -> list[Figure]:
     """
     chapter = section = caption = ""
     found: list[Figure] = []
-    for cell in json.loads(path.read_text())["cells"]:
+    cells = json.loads(path.read_text())["cells"]
+    values = glued(cells)
+    for cell in cells:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             titles = re.findall(r"^(#+) (.+)$", source, flags=re.MULTILINE)
             chapter = next((title for level, title in titles if level == "#"), chapter)
             section = next((title for _, title in reversed(titles)), section)
             caption = last_paragraph(source) or caption
-        given = cell["metadata"].get("mystnb", {}).get("figure", {}).get("caption")
+        given = cell["metadata"].get("mystnb", {})
+        words = given.get("figure", {}).get("caption", caption)
+        alt = given.get("image", {}).get("alt", section)
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):
                 file = f"{path.stem}-{len(found) + 1:02d}.png"
                 image = base64.b64decode("".join(output["data"]["image/png"]))
-                found.append(Figure(chapter, section, plain(given or caption), file, image))
+                said = plain(words, values), plain(alt, values)
+                found.append(Figure(chapter, section, *said, file, image))
     return found
 
 
-def plain(text: str) -> str:
-    """A text in one line, with references to functions and pages as bare names.
+def glued(cells: list[dict]) -> dict[str, object]:
+    """The numbers and texts that a notebook glued, by name; not its figures."""
+    found = {}
+    for output in (output for cell in cells for output in cell.get("outputs", [])):
+        name = output.get("metadata", {}).get("scrapbook", {}).get("name")
+        for kind, value in output.get("data", {}).items() if name else ():
+            if kind.endswith("text/plain") and not "".join(value).startswith("<"):
+                found[name] = ast.literal_eval("".join(value))
+    return found
+
+
+def plain(text: str, values: Mapping[str, object] | None = None) -> str:
+    """A text in one line, with glued values in it, and references as bare names.
 
     Example:
         >>> plain("see {func}`~cfcore.evaluate` and {doc}`the claims <claims>`,\\nthen $q$")
         'see `evaluate` and `the claims`, then $q$'
+        >>> plain("over {glue:text}`p-share:.1f` %", {"p-share": 12.34})
+        'over 12.3 %'
     """
+    for name, value in (values or {}).items():
+        place = rf"\{{glue:text\}}`{re.escape(name)}(?::([^`]*))?`"
+        text = re.sub(place, lambda match, v=value: format(v, match[1] or ""), text)
     text = re.sub(r"\{[\w:-]+\}`~?([^`<]*?) *(?:<[^`]*>)?`", r"`\1`", " ".join(text.split()))
     return re.sub(r"`cfcore[\w.]*\.(\w+)`", r"`\1`", text)
 
@@ -127,7 +151,7 @@ def write_slides(notebooks: Sequence[Path], out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     written = [write_atomically(out / figure.file, figure.image) for figure in every]
     slides = [
-        f"# {figure.section}\n\n![{figure.section}]({figure.file})\n\n{figure.caption}\n\n"
+        f"# {figure.section}\n\n![{figure.alt}]({figure.file})\n\n{figure.caption}\n\n"
         f"*{figure.chapter}*\n"
         for figure in every
     ]

@@ -37,6 +37,9 @@ size: int = 2  # inches
 ```{code-cell}
 import matplotlib.pyplot as plt
 
+from myst_nb import glue
+
+glue("lines", "lines", display=False)
 plt.style.use({"figure.dpi": 50})
 plt.figure(figsize=(size, size))
 plt.plot([1, 2])
@@ -49,7 +52,9 @@ mystnb:
   figure:
     caption: |
       Two
-      lines.
+      {glue:text}`lines`.
+  image:
+    alt: A falling line
 ---
 plt.figure(figsize=(size, size))
 plt.plot([2, 1])
@@ -78,7 +83,7 @@ def test_every_figure_is_written_large_and_listed_with_its_words(
     listed = (tmp_path / "out/index.md").read_text()
     _, first, second = listed.split("\n---\n")
     assert f"({names[0]})\n\nLook at `evaluate`.\n" in first
-    assert f"({names[1]})\n\nTwo lines.\n" in second
+    assert f"![A falling line]({names[1]})\n\nTwo lines.\n" in second
     assert listed.count("*A chapter*") == 2
 
 
