@@ -300,7 +300,7 @@ def add_missing(commands: "argparse._SubParsersAction") -> None:
         choices=["curve", "labels", "model", "stages"],
         required=True,
         help="a curve over the share of labels; a fifth of them, with and without unlabelled "
-        "images; what one model imputes and draws; counterfactual regularisation",
+        "images; what one model imputes; counterfactual regularisation",
     )
     command.add_argument(
         "--seeds", type=int, nargs="+", default=[0], metavar="N", help="(default: 0)"

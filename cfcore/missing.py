@@ -65,10 +65,10 @@ SCHEDULES: Mapping[str, Schedule] = {
         FittingConfig(steps=10, batch=16, warmup=5, report=5),
     ),
     "curve": Schedule(
-        start=START,
-        fitting=FittingConfig(steps=1000, batch=32, warmup=50, average=0.99, shift=1),
+        start=replace(START, steps=300),
+        fitting=FittingConfig(steps=600, batch=32, warmup=50, average=0.99, shift=1),
         objective=SemiSupervised(Labelled(start=4.0), exact=2),
-        after=FittingConfig(steps=200, batch=32, learning_rate=5e-4, warmup=20, average=0.98),
+        after=FittingConfig(steps=100, batch=32, learning_rate=5e-4, warmup=20, average=0.98),
     ),
     "book": Schedule(),
     "paper": Schedule(

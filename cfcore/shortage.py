@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from cfcore.datasets import Dataset
-from cfcore.files import write_atomically
 from cfcore.generator import Generator
 from cfcore.graph import CHEST
 from cfcore.interventions import paper_grid
@@ -33,11 +32,7 @@ from cfcore.soundness import soundness
 from cfcore.soundness.baselines import FreshDetector, Identity
 
 CURVE, LABELS, IMPUTED = "missing_curve.csv", "missing_labels.csv", "missing_imputed.csv"
-METRICS, ABLATION, EXAMPLES = (
-    "missing_metrics.csv",
-    "missing_regularised.csv",
-    "missing_examples.safetensors",
-)
+METRICS, ABLATION = "missing_metrics.csv", "missing_regularised.csv"
 
 FRACTIONS = (1.0, 0.2, 0.05, 0.5, 0.1)
 """The shares of the labels on the curve, in the order in which they are worth waiting for."""
@@ -144,12 +139,9 @@ def curve_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
 
 
 def label_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
-    """The generators of a fifth of the labels: with unlabelled images, and without."""
-    return [
-        PartialRecipe(preset, unlabelled=unlabelled, seed=seed)
-        for seed in seeds
-        for unlabelled in (True, False)
-    ]
+    """A fifth of the labels, with images that have none and without, and beside them all labels."""
+    kinds = ({}, {"unlabelled": False}, {"fraction": 1.0})
+    return [PartialRecipe(preset, seed=seed, **kind) for seed in seeds for kind in kinds]
 
 
 def stage_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
@@ -325,13 +317,20 @@ def examples(model: DeepSCM, truth: Generator, data: Dataset) -> tuple[Tensor, T
 
 
 def collect_model(recipe: PartialRecipe, out: Path, data: Dataset, *, folder: Path) -> list[Path]:
-    """What is shown of one generator: imputation, the metrics under it, and the example figure."""
-    from safetensors.torch import save
+    """What one generator imputes, and what that does to the metrics.
 
-    model, preset = obtain_partial(recipe, cache=folder), recipe.preset
-    written = [write_table(imputation(model, data), out / IMPUTED)]
-    changes = hidden_metrics(model, obtain(Recipe(preset)), data)
-    written.append(write_table(changes, out / METRICS))
-    learned, true, rows = examples(model, everyone("C", preset).oracle, parts("C", preset)["test"])
-    tensors = {"learned": learned, "true": true, "rows": torch.tensor(rows)}
-    return [*written, write_atomically(out / EXAMPLES, save(tensors))]
+    Args:
+        recipe: The generator.
+        out: The folder to write to.
+        data: The test patients.
+        folder: Where generators are kept.
+
+    Returns:
+        The two files that were written.
+    """
+    model = obtain_partial(recipe, cache=folder)
+    changes = hidden_metrics(model, obtain(Recipe(recipe.preset)), data)
+    return [
+        write_table(imputation(model, data), out / IMPUTED),
+        write_table(changes, out / METRICS),
+    ]

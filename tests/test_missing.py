@@ -180,7 +180,7 @@ def test_the_tables_grow_by_one_generator_at_a_time(
     assert main([*words, "--part", "labels"]) == 0
 
     table = pd.read_csv(tmp_path / shortage.LABELS)
-    assert table.generator.nunique() == 2 and set(table.axiom) == {
+    assert table.generator.nunique() == 3 and set(table.axiom) == {
         "effectiveness",
         "faithfulness",
         "stability",
