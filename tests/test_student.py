@@ -22,9 +22,7 @@ BOX = re.compile(
     r"^:::\{admonition\} (?:Solution|Answer)\n:class: dropdown\n(.*?)^:::$",
     re.MULTILINE | re.DOTALL,
 )
-ASKED = re.compile(
-    r"^(?:\*\*(?:One|Two|Three)\.\*\*|:::\{admonition\} (?:Exercise|Question)\b)", re.MULTILINE
-)
+ASKED = re.compile(r"^:::\{admonition\} (?:Exercise|Question)\b", re.MULTILINE)
 WORDS = 6
 
 
