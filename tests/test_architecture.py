@@ -167,15 +167,12 @@ def test_every_equation_has_a_test_that_calls_its_function(row: dict[str, str]) 
 @pytest.mark.parametrize("row", equations(), ids=by_label)
 def test_every_equation_has_one_place_in_the_book(row: dict[str, str]) -> None:
     chapters = {path.stem: path.read_text() for path in (ROOT / "notebooks").glob("*.md")}
-    if row["place"] not in chapters:
-        pytest.skip(f"the chapter {row['place']} is not written yet")
     line = re.compile(rf"^:label: {re.escape(row['label'])}$", flags=re.MULTILINE)
     places = [name for name, text in chapters.items() for _ in line.findall(text)]
 
     assert places == [row["place"]]
-    if row["place"] != "theory":
-        assert f"{row['function']}`" in chapters[row["place"]]
-        assert f":eq:`{row['label']}`" in docstrings_of(row["function"])
+    assert f"{row['function']}`" in chapters[row["place"]]
+    assert f":`{row['label']}`" in docstrings_of(row["function"])
 
 
 def docstrings_of(function: str) -> str:
