@@ -171,13 +171,13 @@ def collect_trials(
         folder: Where generators are kept.
         patients: How many test patients.
     """
-    table = pd.read_csv(path) if path.is_file() else pd.DataFrame({"generator": []})
+    tables = [pd.read_csv(path)] if path.is_file() else []
+    done = {file for table in tables for file in table.generator}
     for recipe in recipes:
-        if recipe.file in set(table.generator):
-            continue
-        found = tried(obtain_partial(recipe, cache=folder), recipe.preset, patients)
-        table = pd.concat([table, found.assign(generator=recipe.file, **facts(recipe))])
-        write_table(table, path)
+        if recipe.file not in done:
+            found = tried(obtain_partial(recipe, cache=folder), recipe.preset, patients)
+            tables.append(found.assign(generator=recipe.file, **facts(recipe)))
+            write_table(pd.concat(tables), path)
     return path
 
 
