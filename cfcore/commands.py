@@ -297,10 +297,10 @@ def add_missing(commands: "argparse._SubParsersAction") -> None:
     add_source(command, preset="book")
     command.add_argument(
         "--part",
-        choices=["curve", "labels", "model", "stages"],
+        choices=["curve", "labels", "model", "figure", "stages"],
         required=True,
         help="a curve over the share of labels; a fifth of them, with and without unlabelled "
-        "images; what one model imputes; counterfactual regularisation",
+        "images; what one model imputes; the figure of its examples; counterfactual regularisation",
     )
     command.add_argument(
         "--seeds", type=int, nargs="+", default=[0], metavar="N", help="(default: 0)"
@@ -322,11 +322,11 @@ def missing(arguments: argparse.Namespace) -> None:
 
     out, preset, seeds = check_writable(arguments.out), sizes(arguments), arguments.seeds
     folder, patients = arguments.generators or CACHE, arguments.patients
-    if arguments.part == "model":
-        recipe, data = (
-            shortage.label_recipes(preset, seeds)[0],
-            shortage.trial_patients(preset, patients),
-        )
+    recipe = shortage.label_recipes(preset, seeds)[0]
+    if arguments.part == "figure":
+        written = [shortage.collect_examples(recipe, out / shortage.EXAMPLES, folder=folder)]
+    elif arguments.part == "model":
+        data = shortage.trial_patients(preset, patients)
         written = shortage.collect_model(recipe, out, data, folder=folder)
     else:
         file, recipes = {

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cfcore.datasets import Dataset
+from cfcore.files import write_atomically
 from cfcore.generator import Generator
 from cfcore.graph import CHEST
 from cfcore.interventions import paper_grid
@@ -33,6 +34,7 @@ from cfcore.soundness.baselines import FreshDetector, Identity
 
 CURVE, LABELS, IMPUTED = "missing_curve.csv", "missing_labels.csv", "missing_imputed.csv"
 METRICS, ABLATION = "missing_metrics.csv", "missing_regularised.csv"
+EXAMPLES = "missing_examples.safetensors"
 
 FRACTIONS = (1.0, 0.2, 0.05, 0.5, 0.1)
 """The shares of the labels on the curve, in the order in which they are worth waiting for."""
@@ -314,6 +316,23 @@ def examples(model: DeepSCM, truth: Generator, data: Dataset) -> tuple[Tensor, T
             panels = [x] + [generator.predict(noise, w) for w in (*worlds, generator.act(pa, do))]
             drawn.append((torch.cat(panels, dim=1) * 255).round().to(torch.uint8))
     return drawn[0], drawn[1], rows
+
+
+def collect_examples(recipe: PartialRecipe, path: Path, *, folder: Path) -> Path:
+    """Draw the paper's last figure by one generator, and keep its panels; see :func:`examples`.
+
+    Args:
+        recipe: The generator.
+        path: The file, ``*.safetensors``, with ``learned``, ``true`` and the ``rows`` of patients.
+        folder: Where generators are kept.
+    """
+    from safetensors.torch import save
+
+    model, preset = obtain_partial(recipe, cache=folder), recipe.preset
+    everybody, oracle = parts("C", preset)["test"], everyone("C", preset).oracle
+    learned, true, rows = examples(model, oracle, everybody)
+    panels = {"learned": learned, "true": true, "rows": torch.tensor(rows)}
+    return write_atomically(path, save(panels))
 
 
 def collect_model(recipe: PartialRecipe, out: Path, data: Dataset, *, folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from cfcore import missing, recipes, shortage
 from cfcore.checks import InputError
@@ -189,6 +190,8 @@ def test_the_tables_grow_by_one_generator_at_a_time(
     assert main([*words, "--part", "labels"]) == 0
 
     assert main([*words, "--part", "model"]) == 0
+    assert main([*words, "--part", "figure"]) == 0
+    assert load_file(tmp_path / shortage.EXAMPLES)["learned"].shape == (4, 6, 32, 32)
     accuracy = pd.read_csv(tmp_path / shortage.IMPUTED)
     assert set(accuracy.variable) == set(NAMES) and accuracy.value.notna().all()
     changes = pd.read_csv(tmp_path / shortage.METRICS).set_index("metric")
