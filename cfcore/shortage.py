@@ -98,19 +98,13 @@ def _measures(model: Generator, preset: Preset, patients: int) -> pd.DataFrame:
         beside=(),
     )
     kept = [m in KEPT[a] for a, m in zip(table.axiom, table.measure, strict=True)]
+    given = marginalise(model, {"g": audited["basic"]}, data, paper_grid())["g"]
     rows = [
         ("stability", name.removeprefix("S_var_"), "S_var", "basic", value)
-        for name, value in sensitivity(model, audited["basic"], data).items()
+        for name, value in attribute_variances(given).items()
     ]
     found = pd.concat([table[kept][COLUMNS], pd.DataFrame(rows, columns=COLUMNS)])
     return found.set_index(COLUMNS[:-1])
-
-
-def sensitivity(generator: Generator, predictor: Predictor, data: Dataset) -> dict[str, float]:
-    """How much the score varies with sex and with age alone, on the paper's grid."""
-    grid = paper_grid()
-    given = marginalise(generator, {"g": predictor}, data, grid)["g"]
-    return attribute_variances(given)
 
 
 def attribute_variances(given: Predictions) -> dict[str, float]:
