@@ -12,11 +12,16 @@ FENCE = re.compile(
     r"^[ >]*(?P<fence>:{3,}|`{3,})\{(?:admonition|dropdown)\} +(?:Solution|Answer)\b", re.IGNORECASE
 )
 DIRECTIVE = re.compile(r"^[ >]*(?P<fence>:{3,}|`{3,})\{solution\}")
+TAG = "solution"
+CELL = re.compile(
+    rf"^```\{{code-cell\}}[^\n]*\n:tags: \[[^\]\n]*\b{TAG}\b[^\n]*\n.*?^```\n",
+    re.MULTILINE | re.DOTALL,
+)
 SKIPPED = ("_build", ".ipynb_checkpoints", "__pycache__")
 
 
 def without_solutions(text: str) -> str:
-    """A text in MyST without the boxes called *Solution* or *Answer*.
+    """A text in MyST without boxes called *Solution* or *Answer* and cells tagged ``solution``.
 
     Args:
         text: The text of a page or of a cell.
@@ -39,7 +44,7 @@ def without_solutions(text: str) -> str:
         <BLANKLINE>
         And why?
     """
-    return "".join(_kept(text))
+    return "".join(_kept(CELL.sub("", text)))
 
 
 def _kept(text: str) -> Iterator[str]:
@@ -68,7 +73,11 @@ def strip(content: bytes, suffix: str) -> bytes:
         if cell["cell_type"] == "markdown":
             source = without_solutions("".join(cell["source"]))
             cell["source"] = source.splitlines(keepends=True)
-    notebook["cells"] = [cell for cell in notebook["cells"] if cell["source"]]
+    notebook["cells"] = [
+        cell
+        for cell in notebook["cells"]
+        if cell["source"] and TAG not in cell["metadata"].get("tags", [])
+    ]
     return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cfcore.cli import main
 from cfcore.notebook import NotebookError, run
-from cfcore.student import students_edition, without_solutions
+from cfcore.student import CELL, strip, students_edition, without_solutions
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted((ROOT / "notebooks").glob("*.md")), ROOT / "book/selfcheck.md"]
@@ -58,7 +58,20 @@ def test_every_exercise_has_a_solution_that_is_taken_out(path: Path) -> None:
     assert all(solution not in left for solution in texts(page))
     assert ASKED.findall(left) == asked
     assert [line for line in left.splitlines() if line not in page.splitlines()] == []
-    assert sum(map(len, texts(page))) > 0.8 * (len(page) - len(left)) - 60 * len(asked)
+    boxes = len(CELL.sub("", page)) - len(left)
+    assert sum(map(len, texts(page))) > 0.8 * boxes - 60 * len(asked)
+    assert "solution]" not in left and not re.search(r"# .*\bsolution", left)
+
+
+def test_cells_that_check_a_solution_go_with_it() -> None:
+    page = "a\n```{code-cell} ipython3\n:tags: [solution]\n\nassert secret\n```\nb\n"
+    assert without_solutions(page) == "a\nb\n"
+    cells = [
+        {"cell_type": "code", "source": ["assert secret"], "metadata": {"tags": ["solution"]}},
+        {"cell_type": "code", "source": ["shown"], "metadata": {}},
+    ]
+    left = strip(json.dumps({"cells": cells}).encode(), ".ipynb")
+    assert [cell["source"] for cell in json.loads(left)["cells"]] == [["shown"]]
 
 
 @pytest.mark.parametrize("name", [path.stem for path in PAGES[:-1]])
