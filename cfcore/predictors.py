@@ -68,6 +68,18 @@ class PredictorConfig:
             raise ValueError(f"width must be positive, not {self.width}")
 
 
+def convolutions(width: int) -> list[nn.Module]:
+    """Four strided convolutions and a mean over positions: (B, 1, H, W) to (B, 4 width)."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise((1, width, 2 * width, 4 * width, 4 * width)):
+        layers += [
+            nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(inplace=True),
+        ]
+    return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+
+
 class SmallNetwork(nn.Sequential):
     r"""Four strided convolutions, a mean over positions, one linear layer.
 
@@ -80,17 +92,7 @@ class SmallNetwork(nn.Sequential):
     """
 
     def __init__(self, outputs: int, width: int = 16) -> None:
-        channels = (1, width, 2 * width, 4 * width, 4 * width)
-        layers: list[nn.Module] = []
-        for before, after in pairwise(channels):
-            layers += [
-                nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
-                nn.BatchNorm2d(after),
-                nn.ReLU(inplace=True),
-            ]
-        super().__init__(
-            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[-1], outputs)
-        )
+        super().__init__(*convolutions(width), nn.Linear(4 * width, outputs))
 
 
 class Reader(nn.Module):

@@ -7,25 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny import notebook
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOK = """---
-kernelspec:
-  display_name: Python 3
-  language: python
-  name: python3
----
-
-```{code-cell}
-:tags: [parameters]
-size: int = 3  # how many
-```
-
-```{code-cell}
-from pathlib import Path
-print(1 / int(Path("../data/number.txt").read_text()))
-```
-"""
+NOTEBOOK = notebook(
+    "size: int = 3  # how many",
+    'from pathlib import Path\nprint(1 / int(Path("../data/number.txt").read_text()))',
+)
 
 
 @pytest.fixture

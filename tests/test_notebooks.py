@@ -6,6 +6,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 import pytest
+from tiny import notebook
 
 from cfcore.notebook import NotebookError, ParameterError, parameters, read, run
 
@@ -158,22 +159,10 @@ def test_executed_notebooks_stay_small(name: str) -> None:
     assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < 1_500_000
 
 
-SMALL = """---
-kernelspec:
-  display_name: Python 3
-  language: python
-  name: python3
----
-
-```{code-cell}
-:tags: [parameters]
-size: int = 3  # how many
-```
-
-```{code-cell}
-print(10 // size)
-```
-"""
+SMALL = notebook(
+    "size: int = 3  # how many",
+    "print(10 // size)",
+)
 
 
 @pytest.fixture

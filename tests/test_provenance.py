@@ -8,31 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny import notebook
 
 from cfcore.checks import InputError
 from cfcore.cli import main
 from cfcore.notebook import NotebookError, run
 from cfcore.provenance import content_hash, page, read_records
 
-NOTEBOOK = """---
-kernelspec:
-  display_name: Python 3
-  language: python
-  name: python3
----
-
-```{code-cell}
-:tags: [parameters]
-megabytes: int = 1  # to take
-seed: int = 7  # of nothing
-words: str = "a"  # to print
-```
-
-```{code-cell}
-block = b"1" * (megabytes * 1_000_000)
-assert megabytes, words
-```
-"""
+NOTEBOOK = notebook(
+    'megabytes: int = 1  # to take\nseed: int = 7  # of nothing\nwords: str = "a"  # to print',
+    'block = b"1" * (megabytes * 1_000_000)\nassert megabytes, words',
+)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ objective and :math:`q(y_i \mid x, y_{>i})` everywhere else; here it is the latt
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from zuko.nn import MLP
 from cfcore.checks import InputError
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph
+from cfcore.predictors import convolutions
 from cfcore.scm.encoding import encode, widths
 
 Prediction = Categorical | Normal
@@ -68,16 +68,10 @@ class ParentPredictors(nn.Module):
     def __init__(self, graph: CausalGraph, names: tuple[str, ...], config: InferenceConfig) -> None:
         super().__init__()
         self.graph, self.names, self.config = graph, tuple(names), config
-        channels = [1, *(config.width * times for times in (1, 2, 4, 4))]
-        layers: list[nn.Module] = []
-        for before, after in pairwise(channels):
-            layers += [
-                nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
-                nn.BatchNorm2d(after),
-                nn.ReLU(inplace=True),
-            ]
-        self.trunk = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.heads = nn.ModuleDict({name: self._head(name, channels[-1]) for name in self.names})
+        self.trunk = nn.Sequential(*convolutions(config.width))
+        self.heads = nn.ModuleDict(
+            {name: self._head(name, 4 * config.width) for name in self.names}
+        )
 
     def _head(self, name: str, features: int) -> MLP:
         variable = self.graph[name]
