@@ -211,15 +211,20 @@ def add_results(commands: "argparse._SubParsersAction") -> None:
     command.add_argument(
         "--predictions", type=Path, metavar="DIR", help="where predictions are looked for first"
     )
+    command.add_argument(
+        "--kept", action="store_true", help="only add the empirical q, with weights that are kept"
+    )
     command.set_defaults(command=results)
 
 
 def results(arguments: argparse.Namespace) -> None:
     """Write the tables of the learned generators."""
     from cfcore.files import check_writable
-    from cfcore.results import collect, collect_soundness, learned_runs
+    from cfcore.results import collect, collect_kept, collect_soundness, learned_runs
 
     preset, out = sizes(arguments), check_writable(arguments.out)
+    if arguments.kept:
+        return print(collect_kept(preset, out))
     seeds = range(arguments.generators)
     sizes_of = {"patients": arguments.patients, "noise_patients": arguments.noise_patients}
     written = collect_soundness(preset, seeds, out, **sizes_of)

@@ -16,14 +16,19 @@ from cfcore.files import write_atomically
 from cfcore.generator import Effect
 from cfcore.generators import GeneratorRecipe, obtain_generator
 from cfcore.judges import judges, obtain_judge
-from cfcore.learned import ESTIMATES, estimates_table
+from cfcore.interventions import paper_grid
+from cfcore.learned import ESTIMATES, WHERE, estimates_table
 from cfcore.learned import RESULTS as COMMITTED
+from cfcore.marginalise import marginalise
+from cfcore.predictions import Predictions
 from cfcore.presets import Preset
+from cfcore.recipes import COMMITTED as WEIGHTS
 from cfcore.recipes import Recipe, obtain, parts
 from cfcore.recipes import patients as everyone
-from cfcore.settings import SETTINGS, Run, all_runs
+from cfcore.settings import SETTINGS, Member, Run, all_runs, find_generator, offsets
 from cfcore.soundness import generator_noise, soundness
-from cfcore.study import Study, study_run
+from cfcore.study import KEYS, Study, empirical, study, study_run
+from cfcore.testsets import test_set
 
 CLAIMS, SOUNDNESS, NOISE = "learned_claims.csv", "soundness.csv", "generator_noise.csv"
 DIGITS = 6
@@ -61,6 +66,43 @@ def collect(
         write_table(estimates_table(estimates), out / ESTIMATES),
         write_table(pd.concat(judged).drop(columns="by_seed"), out / CLAIMS),
     ]
+
+
+def collect_kept(preset: Preset, out: Path, *, folder: Path = WEIGHTS) -> Path:
+    """Add the empirical q to a table of estimates, with the weights that come with the project.
+
+    All of :func:`collect` needs every predictor, and a training on another machine gives another
+    predictor. This needs none: it takes the first generator and the predictors that are kept, and
+    leaves out settings of which there are none.
+
+    Args:
+        preset: The sizes.
+        out: The folder of the table.
+        folder: Where predictors are kept.
+
+    Returns:
+        The table, which was written anew.
+    """
+    frame, found = pd.read_csv(out / ESTIMATES), []
+    for run in filter(is_main, all_runs(preset, "learned-0")):
+        if given := kept_predictions(run, folder):
+            key = (run.generator, run.setting, run.testset, run.effect, "empirical")
+            found.append((key, study(empirical(given), replicates=2)))
+    rows = estimates_table(found)
+    both = pd.concat([frame, rows]).drop_duplicates([*WHERE, *KEYS], keep="first")
+    return write_table(both, out / ESTIMATES)
+
+
+def kept_predictions(run: Run, folder: Path) -> dict[Member, Predictions]:
+    """What the predictors of a run say whose weights are in a folder, with their offsets."""
+    made = {m: recipe for m, recipe in run.recipes().items() if (folder / recipe.file).is_file()}
+    if not made:
+        return {}
+    readers = {member.name: obtain(recipe, committed=folder) for member, recipe in made.items()}
+    data = test_set(SETTINGS[run.setting].test, run.preset, run.testset)
+    said = marginalise(find_generator(run), readers, data, paper_grid(), progress=True)
+    found = {member: said[member.name] for member in made}
+    return found | offsets(found)
 
 
 def collect_soundness(

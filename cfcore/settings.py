@@ -295,10 +295,14 @@ def predictions(
     for given in bundle.values():
         facts = given.provenance
         found[Member(facts["family"], facts["strength"], facts["seed"])] = given
-    if "sex" in run.families:
-        found |= {
-            Member("logit", beta, seed): offset(found[Member("basic", 0.0, seed)], beta)
-            for seed in run.seeds
-            for beta in BETAS
-        }
-    return found
+    return found | offsets(found) if "sex" in run.families else found
+
+
+def offsets(found: Mapping[Member, Predictions]) -> dict[Member, Predictions]:
+    """The predictors with logit offsets, derived from the unbiased ones among some."""
+    return {
+        Member("logit", beta, member.seed): offset(given, beta)
+        for member, given in found.items()
+        if member.family == "basic"
+        for beta in BETAS
+    }

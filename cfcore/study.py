@@ -185,13 +185,16 @@ def study_run(
         The study.
     """
     found = predictions(run, folder=Path(folder) if folder else None)
-    if q == "empirical":
-        first = next(iter(found.values()))
-        grid = Grid(first.grid).empirical({name: first.parents[name] for name in first.grid})
-        found = {member: given.reweight(grid.q) for member, given in found.items()}
-    elif q != "uniform":
+    if q not in ("uniform", "empirical"):
         raise InputError(f"q is uniform or empirical, not {q!r}")
-    return study(found, replicates=replicates)
+    return study(found if q == "uniform" else empirical(found), replicates=replicates)
+
+
+def empirical(found: Mapping[Member, Predictions]) -> dict[Member, Predictions]:
+    """The same predictions, each world weighted by how many patients are nearest to it."""
+    first = next(iter(found.values()))
+    grid = Grid(first.grid).empirical({name: first.parents[name] for name in first.grid})
+    return {member: given.reweight(grid.q) for member, given in found.items()}
 
 
 def report(given: Predictions, sampling: Resampling) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """The paper's tables, in its rows and columns: as printed, and as found here."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
 from typing import Literal
@@ -158,7 +159,8 @@ def averaged(found: Mapping[str, Study], table: Callable[[Study], pd.DataFrame])
 
 def title(found: Mapping[str, Study]) -> str:
     """What stands above every number that rests on learned generators."""
-    return f"learned, not faithful to each image; mean of {', '.join(found)}"
+    names = ", ".join(found)
+    return f"learned, not faithful to each image; {'mean of ' if len(found) > 1 else ''}{names}"
 
 
 def learned_text(
@@ -271,20 +273,29 @@ def variants(studies: Mapping[str, Study], columns: Sequence[str]) -> pd.DataFra
 
 
 def learned_variants(setting: str, columns: Sequence[str]) -> str:
-    """The statistics of :func:`variants` as learned generators find them, as text."""
-    choices = {
-        "uniform q": {},
-        "empirical q": {"q": "empirical"},
-        "total effect": {"effect": "total"},
-    }
-    found = {name: learned_studies(setting, **choice) for name, choice in choices.items()}
-    tables = {
-        name: averaged(studies, lambda study: counted(study, columns))
-        for name, studies in found.items()
-        if studies
-    }
-    table = pd.concat(tables, axis=1).swaplevel(axis=1)[list(columns)]
-    return f"{title(found['uniform q'])}\n{text(table)}"
+    """The statistics of :func:`variants` as learned generators find them, as text.
+
+    Not every choice was computed with all generators and all trainings. So each has a table of its
+    own, in which it stands beside uniform q with the same ones.
+    """
+    choices = {"empirical q": {"q": "empirical"}, "total effect": {"effect": "total"}}
+    every, tables = learned_studies(setting), []
+    for name, choice in choices.items():
+        if found := learned_studies(setting, **choice):
+            same = {key: trained(every[key], study.seeds) for key, study in found.items()}
+            both = {"uniform q": same, name: found}
+            means = {key: averaged(own, lambda s: counted(s, columns)) for key, own in both.items()}
+            table = pd.concat(means, axis=1).swaplevel(axis=1)[list(columns)]
+            seeds = ", ".join(map(str, next(iter(same.values())).seeds))
+            tables.append(f"{title(same)}; trainings: {seeds}\n{text(table)}")
+    return "\n\n".join(tables)
+
+
+def trained(study: Study, seeds: Sequence[int]) -> Study:
+    """The predictors of some trainings only."""
+    rows = [i for i, member in enumerate(study.members) if member.seed in seeds]
+    values = {name: value[rows] for name, value in study.values.items()}
+    return replace(study, members=tuple(study.members[i] for i in rows), values=values)
 
 
 def kinds(study: Study) -> set[tuple[str, float]]:

@@ -1,5 +1,6 @@
 """What learned generators do to the tables, at the smallest size."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,14 @@ import pytest
 
 from cfcore import generators, judges, recipes, results, settings, tables
 from cfcore.checks import InputError
+from cfcore.interventions import paper_grid
 from cfcore.learned import learned_studies
+from cfcore.marginalise import marginalise
 from cfcore.scm.fitting import FittingConfig
-from cfcore.settings import all_runs
+from cfcore.settings import Member, Run, all_runs
 from cfcore.soundness import soundness
-from cfcore.study import study_run
+from cfcore.study import study, study_run
+from cfcore.testsets import test_set
 from cfcore.training import TrainingConfig
 
 QUICK = recipes.preset(
@@ -60,6 +64,34 @@ def test_estimates_read_back_are_those_of_the_predictions(folder: Path) -> None:
         both[0]["learned-0"].values["S_var"].tolist()
         != both[1]["learned-0"].values["S_var"].tolist()
     )
+
+
+def test_kept_weights_suffice_for_the_empirical_q(tmp_path: Path, folder: Path) -> None:
+    table = pd.read_csv(folder / results.ESTIMATES)
+    whole = table[table.q == "empirical"].reset_index(drop=True)
+    biased = ~whole.family.isin(["basic", "logit"])
+    results.write_table(table[table.q == "uniform"], tmp_path / results.ESTIMATES)
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    for path in (folder / recipes.CACHE).glob("C-basic-seed0-*"):
+        shutil.copy(path, weights)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(results, "all_runs", lambda *a: [r for r in all_runs(*a) if "M" in r.setting])
+        results.collect_kept(QUICK, tmp_path, folder=weights)
+    kept = pd.read_csv(tmp_path / results.ESTIMATES)
+    kept = kept[kept.q == "empirical"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept, whole[~biased].reset_index(drop=True), atol=1e-5)
+
+
+def test_each_choice_stands_beside_uniform_q_with_the_same_trainings() -> None:
+    few = tables.trained(learned_studies("C->C")["learned-0"], [0])
+    assert few.seeds == [0] and len(few.members) < len(learned_studies("C->C")["learned-0"].members)
+    shown = tables.learned_variants("C->C", ["S_var"])
+    assert shown.count("learned-0; trainings: 0\n") == shown.count("empir.") == 1
+    assert shown.count("learned-0; trainings: 0, 1, 2\n") == shown.count("total") == 1
+    assert f"{few.column('S_var', 'sex', 0.95)[0, 0]:.3f}" in shown
+    assert "empir." not in tables.learned_variants("M->M", ["S_var"])
 
 
 def test_transitions_are_counted_for_learned_generators_too(folder: Path) -> None:
@@ -134,3 +166,20 @@ def test_what_comes_with_the_project_is_found() -> None:
         assert (judges.COMMITTED / judge.file).is_file()
     assert len(tables.learned_means("C->M", "natural", ["S_var", "null_abs"])) == 10
     assert list(learned_studies("C->M")) == ["learned-0", "learned-1", "learned-2"]
+    assert list(learned_studies("C->M", effect="total")) == ["learned-0"]
+    assert list(learned_studies("C->M", q="empirical")) == ["learned-0"]
+
+
+def test_committed_weights_reproduce_the_committed_estimates() -> None:
+    book = recipes.preset("book")
+    run = Run(book, "C->C", "balanced", generator="learned-0")
+    data = test_set("C", book, "balanced")
+    made = {m.name: r for m, r in run.recipes().items() if m == Member("basic", 0.0, 0)}
+    readers = {name: recipes.obtain(recipe) for name, recipe in made.items()}
+    said = marginalise(settings.find_generator(run), readers, data, paper_grid())
+    found = study({Member("basic", 0.0, 0): said["basic 0 seed 0"]}, replicates=2)
+    kept = learned_studies("C->C")["learned-0"]
+    row = kept.members.index(Member("basic", 0.0, 0))
+    assert set(found.values) == set(kept.values)
+    for name, values in found.values.items():
+        assert values[0, 0] == pytest.approx(kept.values[name][row, 0], abs=1e-3, rel=1e-2), name
