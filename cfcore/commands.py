@@ -224,11 +224,12 @@ def results(arguments: argparse.Namespace) -> None:
 
     preset, out = sizes(arguments), check_writable(arguments.out)
     if arguments.kept:
-        return print(collect_kept(preset, out))
-    seeds = range(arguments.generators)
-    sizes_of = {"patients": arguments.patients, "noise_patients": arguments.noise_patients}
-    written = collect_soundness(preset, seeds, out, **sizes_of)
-    written += collect(learned_runs(preset, seeds), out, folder=arguments.predictions)
+        written = [collect_kept(preset, out)]
+    else:
+        seeds = range(arguments.generators)
+        sizes_of = {"patients": arguments.patients, "noise_patients": arguments.noise_patients}
+        written = collect_soundness(preset, seeds, out, **sizes_of)
+        written += collect(learned_runs(preset, seeds), out, folder=arguments.predictions)
     for path in written:
         print(path)
 
@@ -302,10 +303,11 @@ def add_missing(commands: "argparse._SubParsersAction") -> None:
     add_source(command, preset="book")
     command.add_argument(
         "--part",
-        choices=["curve", "labels", "model", "figure", "stages"],
+        choices=["curve", "labels", "trust", "model", "figure", "stages"],
         required=True,
         help="a curve over the share of labels; a fifth of them, with and without unlabelled "
-        "images; what one model imputes; the figure of its examples; counterfactual regularisation",
+        "images; the same with the paper's weights; what one model imputes; the figure of its "
+        "examples; counterfactual regularisation",
     )
     command.add_argument(
         "--seeds", type=int, nargs="+", default=[0], metavar="N", help="(default: 0)"
@@ -321,7 +323,7 @@ def add_missing(commands: "argparse._SubParsersAction") -> None:
 
 def missing(arguments: argparse.Namespace) -> None:
     """Write one of the tables of missing labels."""
-    from cfcore import shortage
+    from cfcore import last_figure, shortage
     from cfcore.files import check_writable
     from cfcore.generators import CACHE
 
@@ -329,7 +331,8 @@ def missing(arguments: argparse.Namespace) -> None:
     folder, patients = arguments.generators or CACHE, arguments.patients
     recipe = shortage.label_recipes(preset, seeds)[0]
     if arguments.part == "figure":
-        written = [shortage.collect_examples(recipe, out / shortage.EXAMPLES, folder=folder)]
+        panels = out / last_figure.EXAMPLES
+        written = [last_figure.collect_examples(recipe, panels, folder=folder)]
     elif arguments.part == "model":
         data = shortage.trial_patients(preset, patients)
         written = shortage.collect_model(recipe, out, data, folder=folder)
@@ -337,6 +340,7 @@ def missing(arguments: argparse.Namespace) -> None:
         file, recipes = {
             "curve": (shortage.CURVE, shortage.curve_recipes),
             "labels": (shortage.LABELS, shortage.label_recipes),
+            "trust": (shortage.LABELS, shortage.trust_recipes),
             "stages": (shortage.ABLATION, shortage.stage_recipes),
         }[arguments.part]
         made, path = recipes(preset, seeds), out / file

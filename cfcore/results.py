@@ -15,8 +15,8 @@ from cfcore.claims import DESIGN, judge, read_design, verdict
 from cfcore.files import write_atomically
 from cfcore.generator import Effect
 from cfcore.generators import GeneratorRecipe, obtain_generator
-from cfcore.judges import judges, obtain_judge
 from cfcore.interventions import paper_grid
+from cfcore.judges import judges, obtain_judge
 from cfcore.learned import ESTIMATES, WHERE, estimates_table
 from cfcore.learned import RESULTS as COMMITTED
 from cfcore.marginalise import marginalise

@@ -4,7 +4,7 @@ The tables are small and come with the project; what made them does not, for tra
 in all. Each function writes one of them, from generators that are found or trained.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from cfcore.datasets import Dataset
-from cfcore.files import write_atomically
 from cfcore.generator import Generator
 from cfcore.graph import CHEST
 from cfcore.interventions import paper_grid
@@ -34,7 +33,6 @@ from cfcore.soundness.baselines import FreshDetector, Identity
 
 CURVE, LABELS, IMPUTED = "missing_curve.csv", "missing_labels.csv", "missing_imputed.csv"
 METRICS, ABLATION = "missing_metrics.csv", "missing_regularised.csv"
-EXAMPLES = "missing_examples.safetensors"
 
 FRACTIONS = (1.0, 0.2, 0.05, 0.5, 0.1)
 """The shares of the labels on the curve, in the order in which they are worth waiting for."""
@@ -123,6 +121,7 @@ def facts(recipe: PartialRecipe) -> dict[str, object]:
         "by": recipe.by,
         "fraction": recipe.fraction,
         "unlabelled": recipe.unlabelled,
+        "trust": recipe.trust,
         "stage": {c: name for name, c in STAGES.items()}.get(recipe.consistency, ""),
         "seed": recipe.seed,
     }
@@ -138,6 +137,12 @@ def label_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
     """A fifth of the labels, with images that have none and without, and beside them all labels."""
     kinds = ({}, {"unlabelled": False}, {"fraction": 1.0})
     return [PartialRecipe(preset, seed=seed, **kind) for seed in seeds for kind in kinds]
+
+
+def trust_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
+    """A fifth of the labels, and imputed ones weighted by the paper's 1 - H."""
+    ours = label_recipes(preset, seeds)
+    return [replace(recipe, trust="entropy") for recipe in ours if recipe.fraction < 1]
 
 
 def stage_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
@@ -172,9 +177,28 @@ def collect_trials(
     for recipe in recipes:
         if recipe.file not in done:
             found = tried(obtain_partial(recipe, cache=folder), recipe.preset, patients)
-            tables.append(found.assign(generator=recipe.file, **facts(recipe)))
+            about = facts(recipe) | {"patients": patients}
+            tables.append(found.assign(generator=recipe.file, **about))
             write_table(pd.concat(tables), path)
     return path
+
+
+def changes(trials: pd.DataFrame, whole: pd.Series, *, by: str) -> pd.DataFrame:
+    """By how many per cent each kind of generator differs from another, in the mean over trainings.
+
+    Args:
+        trials: Rows of a table of :func:`collect_trials`.
+        whole: What the other reaches, by the columns that name a measure.
+        by: The column that tells the kinds apart.
+
+    Example:
+        >>> rows = pd.DataFrame({"measure": "error", "images": ["all", "few"], "value": [3, 1]})
+        >>> whole = pd.Series([2.0], pd.Index(["error"], name="measure"))
+        >>> changes(rows, whole, by="images").loc["error"].to_dict()
+        {'all': 50.0, 'few': -50.0}
+    """
+    mean = trials.groupby([*whole.index.names, by])["value"].mean().unstack(by)
+    return 100 * mean.div(whole, axis=0).sub(1).loc[mean.index]
 
 
 def imputation(model: DeepSCM, data: Dataset) -> pd.DataFrame:
@@ -236,99 +260,6 @@ def hidden_metrics(
     return pd.DataFrame(found).rename_axis("metric").reset_index()
 
 
-EXAMPLE_PATIENTS = (
-    {"race": 0, "effusion": 1, "age": 52, "sex": 0},
-    {"race": 2, "effusion": 0, "age": 77, "sex": 1},
-    {"race": 0, "effusion": 1, "age": 52, "sex": 0},
-    {"race": 2, "effusion": 0, "age": 68, "sex": 1},
-)
-"""The patients of the paper's last figure: race, disease, age and sex, as its captions say."""
-
-EXAMPLE_ACTIONS = (
-    {"age": 22, "effusion": 0, "race": 2, "sex": 1},
-    {"age": 20, "effusion": 1, "race": 0, "sex": 0},
-    {"age": 82, "effusion": 0, "race": 1, "sex": 1},
-    {"age": 35, "effusion": 1, "race": 0, "sex": 0},
-)
-"""What is done to each of them, one after the other, and then all at once."""
-
-
-def caption(values: Mapping[str, float]) -> str:
-    """Values in the words of the paper's captions.
-
-    Example:
-        >>> caption({"race": 0, "effusion": 1, "age": 52, "sex": 0})
-        'white, diseased, 52-year-old, male'
-        >>> caption({"age": 22})
-        'age=22'
-    """
-    words = {
-        "race": CHEST["race"].categories,
-        "effusion": ("healthy", "diseased"),
-        "sex": CHEST["sex"].categories,
-    }
-    if set(values) == {"age"}:
-        return f"age={values['age']:g}"
-    return ", ".join(
-        f"{value:g}-year-old" if name == "age" else words[name][int(value)]
-        for name, value in values.items()
-    )
-
-
-def alike(data: Dataset, patient: dict[str, float], *, besides: Iterable[int] = ()) -> int:
-    """The row of the test patient nearest in age, of the same race, sex and label."""
-    table, same = data.table, ["race", "effusion", "sex"]
-    rows = table[(table[same] == [patient[name] for name in same]).all(axis=1)]
-    rows = rows.drop(index=list(besides), errors="ignore")
-    return int((rows.age - patient["age"]).abs().idxmin())
-
-
-def examples(model: DeepSCM, truth: Generator, data: Dataset) -> tuple[Tensor, Tensor, list[int]]:
-    """The panels of the paper's last figure, and what they should look like.
-
-    Args:
-        model: The generator.
-        truth: The generator of true counterfactuals.
-        data: The patients among whom those of the captions are looked for.
-
-    Returns:
-        Learned and true panels, each of shape (4, 6, H, W), uint8, the observed image first;
-        and the rows of the patients.
-    """
-    rows: list[int] = []
-    for patient in EXAMPLE_PATIENTS:
-        rows.append(alike(data, patient, besides=rows))
-    chosen = data.take(rows)
-    x, pa = chosen[:], chosen.parents()
-    index = torch.tensor(chosen.table.image.to_numpy().copy())
-    do = {n: torch.tensor([float(a[n]) for a in EXAMPLE_ACTIONS]) for n in EXAMPLE_ACTIONS[0]}
-    drawn = []
-    with torch.no_grad():
-        for generator in (model, truth):
-            noise = generator.abduct(x, pa, index=index)
-            worlds = [generator.act(pa, {name: value}) for name, value in do.items()]
-            panels = [x] + [generator.predict(noise, w) for w in (*worlds, generator.act(pa, do))]
-            drawn.append((torch.cat(panels, dim=1) * 255).round().to(torch.uint8))
-    return drawn[0], drawn[1], rows
-
-
-def collect_examples(recipe: PartialRecipe, path: Path, *, folder: Path) -> Path:
-    """Draw the paper's last figure by one generator, and keep its panels; see :func:`examples`.
-
-    Args:
-        recipe: The generator.
-        path: The file, ``*.safetensors``, with ``learned``, ``true`` and the ``rows`` of patients.
-        folder: Where generators are kept.
-    """
-    from safetensors.torch import save
-
-    model, preset = obtain_partial(recipe, cache=folder), recipe.preset
-    everybody, oracle = parts("C", preset)["test"], everyone("C", preset).oracle
-    learned, true, rows = examples(model, oracle, everybody)
-    panels = {"learned": learned, "true": true, "rows": torch.tensor(rows)}
-    return write_atomically(path, save(panels))
-
-
 def collect_model(recipe: PartialRecipe, out: Path, data: Dataset, *, folder: Path) -> list[Path]:
     """What one generator imputes, and what that does to the metrics.
 
@@ -344,6 +275,6 @@ def collect_model(recipe: PartialRecipe, out: Path, data: Dataset, *, folder: Pa
     model = obtain_partial(recipe, cache=folder)
     changes = hidden_metrics(model, obtain(Recipe(recipe.preset)), data)
     return [
-        write_table(imputation(model, data), out / IMPUTED),
+        write_table(imputation(model, data).assign(patients=len(data)), out / IMPUTED),
         write_table(changes, out / METRICS),
     ]

@@ -57,6 +57,7 @@ ORDER = [
     "tables",
     "results",
     "shortage",
+    "last_figure",
     "plots",
     "theory_plots",
     "diagrams",

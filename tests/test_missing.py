@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cfcore import missing, recipes, shortage
+from cfcore import last_figure, missing, recipes, shortage
 from cfcore.checks import InputError
 from cfcore.cli import main
 from cfcore.missing import PartialRecipe, Training, make_partial, obtain_partial, partly_labelled
@@ -53,15 +53,18 @@ def test_generators_are_named_by_what_made_them() -> None:
             {"fraction": 0.5},
             {"by": "row"},
             {"unlabelled": False},
+            {"trust": "entropy"},
             {"seed": 1},
             {"preset": recipes.preset("curve")},
             {"consistency": ConsistencyConfig()},
             {"consistency": ConsistencyConfig(audited=True)},
         )
     ]
-    assert len({recipe.file for recipe in (RECIPE, *others)}) == 8
+    assert len({recipe.file for recipe in (RECIPE, *others)}) == 9
     with pytest.raises(InputError, match=r"lies in \(0, 1\]"):
         replace(RECIPE, fraction=0)
+    with pytest.raises(InputError, match="not 'some'"):
+        replace(RECIPE, trust="some")
     with pytest.raises(InputError, match="preset novel has no schedule"):
         replace(RECIPE, preset=replace(SMOKE, name="novel"))
 
@@ -86,6 +89,30 @@ def test_a_training_that_was_stopped_ends_where_it_would_have(
     make_partial(RECIPE, tmp_path / RECIPE.file)
 
     assert (tmp_path / RECIPE.file).read_bytes() == (folder / RECIPE.file).read_bytes()
+
+
+def test_the_weight_of_imputed_labels_is_the_recipes() -> None:
+    assert RECIPE.objective.trusting
+    assert not replace(RECIPE, trust="entropy").objective.trusting
+
+
+def test_the_mean_of_the_code_is_fitted_over_draws_of_what_is_missing(tmp_path: Path) -> None:
+    """Likeliest labels are chosen by the image: the code would differ more between them."""
+    regressed = replace(SMOKE, image=replace(SMOKE.image, latents=(0, 0), prior="regressed"))
+    training = Training(replace(RECIPE, preset=regressed), tmp_path / "any", "cpu", progress=False)
+    seen = []
+    training.model.image.centre = lambda images, c, **_: seen.append((images[torch.arange(3)], c))
+    training.centre()
+
+    images, c = seen[0]
+    draws = c.reshape(RECIPE.schedule.imputations, len(training.images), -1)
+    assert torch.equal(images, training.images[torch.arange(3)])
+    known = training.model.encode(
+        {name: values.nan_to_num() for name, values in training.pa.items()}
+    )
+    every = torch.stack([v.isfinite() for v in training.pa.values()]).all(dim=0)
+    assert torch.equal(draws[0, every], known[every])
+    assert not torch.equal(draws[0], draws[1])
 
 
 def test_the_predictors_survive_the_disk(folder: Path, model: DeepSCM) -> None:
@@ -191,7 +218,7 @@ def test_the_tables_grow_by_one_generator_at_a_time(
 
     assert main([*words, "--part", "model"]) == 0
     assert main([*words, "--part", "figure"]) == 0
-    assert load_file(tmp_path / shortage.EXAMPLES)["learned"].shape == (4, 6, 32, 32)
+    assert load_file(tmp_path / last_figure.EXAMPLES)["learned"].shape == (4, 6, 32, 32)
     accuracy = pd.read_csv(tmp_path / shortage.IMPUTED)
     assert set(accuracy.variable) == set(NAMES) and accuracy.value.notna().all()
     changes = pd.read_csv(tmp_path / shortage.METRICS).set_index("metric")
@@ -203,8 +230,8 @@ def test_the_tables_grow_by_one_generator_at_a_time(
 def test_the_examples_are_the_patients_of_the_captions() -> None:
     data = recipes.parts("C", recipes.preset("book"))["test"]
     found: list[int] = []
-    for patient in shortage.EXAMPLE_PATIENTS:
-        found.append(shortage.alike(data, patient, besides=found))
+    for patient in last_figure.PATIENTS:
+        found.append(last_figure.alike(data, patient, besides=found))
         row = data.table.iloc[found[-1]]
         assert {name: row[name] for name in ("race", "sex", "effusion")} == {
             name: patient[name] for name in ("race", "sex", "effusion")

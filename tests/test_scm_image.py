@@ -210,6 +210,15 @@ def test_a_regressed_code_says_nothing_of_the_parents() -> None:
     assert worst_correlation(image, x, c) < 0.01
 
 
+def test_a_shrunk_mean_of_the_code_is_linear() -> None:
+    x, c = correlated()
+    image = mechanism("regressed")
+    image.centre(x, c, shrink=1e9)
+    constant_and_parents, products = image.drift[: 1 + c.shape[1]], image.drift[1 + c.shape[1] :]
+    assert products.abs().max() < 1e-6 < constant_and_parents.abs().max()
+    assert worst_correlation(image, x, c) < 0.01
+
+
 def test_a_regressed_code_moves_with_the_parents_and_comes_back() -> None:
     x, c = correlated(40)
     image = mechanism("regressed")

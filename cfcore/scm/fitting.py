@@ -321,6 +321,4 @@ def _summary(state: State, seen: list[dict[str, float]]) -> Progress:
 def _bar(state: State, *, enabled: bool) -> "tqdm":  # noqa: F821
     from tqdm import tqdm
 
-    return tqdm(
-        total=state.config.steps, initial=state.step, desc="image mechanism", disable=not enabled
-    )
+    return tqdm(total=state.config.steps, initial=state.step, desc="training", disable=not enabled)

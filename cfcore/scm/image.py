@@ -123,7 +123,7 @@ class ImageMechanism(nn.Module):
         return {**noise, "residual": t - mean}
 
     @torch.inference_mode()
-    def centre(self, images: Images, c: Tensor, *, batch: int = 128) -> None:
+    def centre(self, images: Images, c: Tensor, *, shrink: float = 0.0, batch: int = 128) -> None:
         r"""Fits the mean of the code given the parents, :math:`\mathrm{E}[z \mid \mathbf{pa}]`.
 
         A decoder that is told the code has little use for the parents: the code says what they
@@ -135,6 +135,8 @@ class ImageMechanism(nn.Module):
         Args:
             images: The training images, N of them.
             c: Their parents as vectors, shape (N, D).
+            shrink: How far the coefficients of squares and products are shrunk: the penalty on the
+                sum of their squares, for each image.
             batch: Images at once.
         """
         if self.config.prior != "regressed":
@@ -146,7 +148,9 @@ class ImageMechanism(nn.Module):
             for rows in torch.arange(len(c)).split(batch)
         ]
         terms = expanded(c).double()
-        gram = terms.T @ terms + 1e-3 * torch.eye(terms.shape[1], dtype=torch.float64)
+        penalty = torch.full_like(terms[0], 1e-3)
+        penalty[1 + c.shape[1] :] += shrink * len(c)
+        gram = terms.T @ terms + torch.diag(penalty)
         fitted = torch.linalg.solve(gram, terms.T @ torch.cat(parts).double())
         self.drift.copy_(fitted)
 
