@@ -13,16 +13,14 @@ import cfcore
 from cfcore.checks import InputError
 from cfcore.commands import (
     add_check_data,
-    add_missing,
     add_predictor,
-    add_results,
     add_setting,
     add_source,
-    add_train,
     folders,
 )
 from cfcore.evaluate import UndefinedMetricWarning
 from cfcore.files import write_atomically
+from cfcore.generating import add_generating
 from cfcore.notebook import NotebookError
 from cfcore.publishing import add_publishing
 from cfcore.table import FileError
@@ -84,10 +82,8 @@ def parser() -> Parser:
     add_marginalise(commands)
     add_predictor(commands)
     add_setting(commands)
-    add_train(commands)
-    add_results(commands)
+    add_generating(commands)
     add_check_data(commands)
-    add_missing(commands)
     add_run(commands)
     add_publishing(commands)
     return root

@@ -5,6 +5,7 @@ What the chapters need of them is kept: the estimate of every statistic of every
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -25,12 +26,14 @@ from cfcore.presets import Preset
 from cfcore.recipes import COMMITTED as WEIGHTS
 from cfcore.recipes import Recipe, obtain, parts
 from cfcore.recipes import patients as everyone
+from cfcore.scm.model import DeepSCM
 from cfcore.settings import SETTINGS, Member, Run, all_runs, find_generator, offsets
 from cfcore.soundness import generator_noise, soundness
 from cfcore.study import KEYS, Study, empirical, study, study_run
 from cfcore.testsets import test_set
 
 CLAIMS, SOUNDNESS, NOISE = "learned_claims.csv", "soundness.csv", "generator_noise.csv"
+READINGS = "generator_readings.csv"
 DIGITS = 6
 
 Key = tuple[str, str, Effect]
@@ -144,6 +147,54 @@ def collect_soundness(
         write_table(pd.concat(tried), out / SOUNDNESS),
         write_table(pd.concat(noisy), out / NOISE),
     ]
+
+
+def collect_readings(
+    preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 300
+) -> Path:
+    """Try what may be held as the noise of an image, on validation patients of hospital C.
+
+    ``exogenous`` holds the code itself, ``regressed`` what the parents do not say of it: the same
+    trainings, read in two ways. ``conditional`` has a prior of its own, learned in training.
+
+    Args:
+        preset: The sizes.
+        seeds: The seeds of the generators.
+        out: The folder to write to.
+        patients: How many validation patients.
+
+    Returns:
+        The file that was written.
+    """
+    data = parts("C", preset)["validation"].take(range(patients))
+    strong = obtain_judge(judges(preset)["effusion"])
+    audited = {"basic": obtain(Recipe(preset)), "strong": strong}
+    tried = []
+    for seed in seeds:
+        for reading in ("exogenous", "regressed", "conditional"):
+            table = soundness(
+                read_as(reading, preset, seed),
+                data,
+                classifiers={},
+                audited=audited,
+                truth=everyone("C", preset).oracle,
+                axioms=["faithfulness"],
+                effects=["direct"],
+                beside=["identity"],
+            )
+            tried.append(table.assign(reading=reading, seed=seed, patients=patients))
+    out.mkdir(parents=True, exist_ok=True)
+    return write_table(pd.concat(tried), out / READINGS)
+
+
+def read_as(reading: str, preset: Preset, seed: int) -> DeepSCM:
+    """The generator of a seed with one reading of the noise of an image."""
+    prior = "conditional" if reading == "conditional" else "regressed"
+    made = replace(preset, image=replace(preset.image, prior=prior))
+    model = obtain_generator(GeneratorRecipe(made, seed=seed), progress=True)
+    if reading == "exogenous":
+        model.image.drift.zero_()
+    return model
 
 
 def judge_known(studies: Mapping[Key, Study], design: Path = DESIGN) -> pd.DataFrame:

@@ -76,6 +76,7 @@ ORDER = [
     "slides",
     "publishing",
     "commands",
+    "generating",
     "cli",
 ]
 

@@ -1,6 +1,7 @@
 """What learned generators do to the tables, at the smallest size."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,24 @@ def test_soundness_tells_of_truth_and_noise(folder: Path) -> None:
     assert (errors["oracle"] == 0).all() and (errors["identity"] > 0).any()
     noise = pd.read_csv(folder / results.NOISE)
     assert {"sigma2_gen", "mse", "squared_bias"} <= set(noise.columns)
+
+
+def test_readings_of_the_noise_are_compared_on_the_same_patients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = replace(QUICK, image=replace(QUICK.image, latents=(0, 0), prior="regressed"))
+    path = results.collect_readings(small, [0], tmp_path, patients=12)
+
+    table = pd.read_csv(path)
+    scores = table[table.measure == "score difference"].pivot_table(
+        index=["intervention", "classifier"], columns="reading", values=["value", "identity"]
+    )
+    assert set(scores.columns.levels[1]) == {"exogenous", "regressed", "conditional"}
+    assert (scores["identity"].nunique(axis=1) == 1).all()
+    assert (scores["value"].nunique(axis=1) > 1).all()
+    made = {path.name for path in (tmp_path / generators.CACHE).glob("*.safetensors")}
+    assert len(made) == 2  # exogenous and regressed are one training
 
 
 def test_judges_share_no_patient_with_the_experiments() -> None:
