@@ -9,6 +9,7 @@ import pytest
 import torch
 from miniature import write_chexpert, write_mimic, write_nih, write_table
 from safetensors import safe_open
+from tiny import notebook
 
 from cfcore import InputError
 from cfcore.bundle import load_bundle, offset, save_bundle
@@ -23,27 +24,7 @@ from cfcore.predictions import Predictions
 from cfcore.predictors import PredictorConfig, build, load, read_manifest, save
 from cfcore.restricted import check_place, marked, sources_in, tracked
 
-HEAD = """---
-kernelspec:
-  display_name: Python 3
-  language: python
-  name: python3
----
-
-```{{code-cell}}
-:tags: [parameters]
-where: str = ""  # a folder
-data: dict = {{}}  # folders by name
-```
-
-```{{code-cell}}
-{}
-```
-
-```{{code-cell}}
-print(10)
-```
-"""
+PARAMETERS = 'where: str = ""  # a folder\ndata: dict = {}  # folders by name'
 LOADS = "from cfcore.datasets import load_chexpert\ncohort = load_chexpert(where, size=16)"
 
 
@@ -88,7 +69,7 @@ def predicted(data: Dataset, **options: object) -> Predictions:
 
 
 def text_notebook(path: Path, code: str = LOADS) -> Path:
-    path.write_text(HEAD.format(code))
+    path.write_text(notebook(PARAMETERS, code, "print(10)"))
     return path
 
 

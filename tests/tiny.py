@@ -1,21 +1,15 @@
 """The smallest notebook that can be run."""
 
-
-def notebook(parameters: str, code: str) -> str:
-    """The text of a notebook with one cell of parameters and one of code."""
-    return f"""---
+HEAD = """---
 kernelspec:
   display_name: Python 3
   language: python
   name: python3
 ---
-
-```{{code-cell}}
-:tags: [parameters]
-{parameters}
-```
-
-```{{code-cell}}
-{code}
-```
 """
+
+
+def notebook(parameters: str, *cells: str) -> str:
+    """The text of a notebook with one cell of parameters and some of code."""
+    bodies = [f":tags: [parameters]\n{parameters}", *cells]
+    return HEAD + "".join(f"\n```{{code-cell}}\n{body}\n```\n" for body in bodies)
