@@ -41,8 +41,9 @@ def save_bundle(predictions: Mapping[str, Predictions], path: str | Path) -> Pat
     first = next(iter(predictions.values()))
     for name, other in predictions.items():
         check_same(first, other, name)
+    logits = LOGITS if first.logit_decoded is None else (*LOGITS, "logit_decoded")
     tensors = {
-        name: torch.stack([getattr(p, name) for p in predictions.values()]) for name in LOGITS
+        name: torch.stack([getattr(p, name) for p in predictions.values()]) for name in logits
     }
     tensors |= {"q": first.q} | ({} if first.y is None else {"y": first.y})
     tensors |= {f"grid.{name}": values for name, values in first.grid.items()}
@@ -83,7 +84,7 @@ def load_bundle(path: str | Path) -> dict[str, Predictions]:
         common |= {"grid": part(tensors, "grid."), "parents": part(tensors, "parents.")}
         return {
             name: Predictions(
-                **{logits: tensors[logits][i] for logits in LOGITS},
+                **{name: values[i] for name, values in tensors.items() if name[:6] == "logit_"},
                 **common,
                 patient=header["patient"],
                 provenance=provenance,
@@ -103,6 +104,8 @@ def check_same(first: Predictions, other: Predictions, name: str) -> None:
             not torch.equal(ours[key].nan_to_num(-1), theirs[key].nan_to_num(-1)) for key in ours
         ):
             raise InputError(f"{name!r} is on another {kind} than the first", column=kind)
+    if (first.logit_decoded is None) != (other.logit_decoded is None):
+        raise InputError(f"{name!r} and the first are of different generators")
     if not torch.equal(first.q, other.q):
         raise InputError(f"{name!r} is under another q than the first", column="q")
 
@@ -135,8 +138,10 @@ def offset(predictions: Predictions, beta: float, *, by: str = "sex") -> Predict
     if by not in predictions.grid or by not in predictions.parents:
         raise InputError(f"neither set nor recorded: an offset needs both of {by!r}", column=by)
     own = beta * predictions.parents[by].double()
+    decoded = predictions.logit_decoded
     return replace(
         predictions,
+        logit_decoded=None if decoded is None else decoded.double() + own,
         logit_obs=predictions.logit_obs.double() + own,
         logit_null=predictions.logit_null.double() + own,
         logit_cf=predictions.logit_cf.double() + beta * predictions.grid[by].double(),

@@ -225,9 +225,7 @@ def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--hospital", default="C", metavar="H", help="the hospital, C or M (default: C)"
     )
     add_source(command, preset="smoke")
-    command.add_argument(
-        "--data", metavar="FILE.csv", type=Path, help="your own table of images instead (CSV)"
-    )
+    add_own_table(command)
     command.add_argument(
         "--generator",
         metavar="MODULE:NAME",
@@ -246,6 +244,32 @@ def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--max-images", type=int, default=144, metavar="B", help="images in flight (default: 144)"
     )
     command.set_defaults(command=marginalise)
+
+
+def add_own_table(command: Parser) -> None:
+    """The options that name images of the user's own."""
+    command.add_argument(
+        "--data", metavar="FILE.csv", type=Path, help="your own table of images instead (CSV)"
+    )
+    command.add_argument(
+        "--images",
+        metavar="FOLDER",
+        type=Path,
+        help="where the images of --data are, or an .npz (default: beside it)",
+    )
+    command.add_argument(
+        "--columns",
+        nargs="+",
+        default=[],
+        metavar="NAME=COLUMN",
+        help="what --data calls a column: effusion=ill patient=id",
+    )
+    command.add_argument(
+        "--size",
+        type=int,
+        metavar="PIXELS",
+        help="the side to which the images of --data are resized (default: they keep their size)",
+    )
 
 
 def add_interventions(command: Parser) -> None:
@@ -281,6 +305,9 @@ def marginalise(arguments: argparse.Namespace) -> None:
         hospital=arguments.hospital,
         folders=folders(arguments),
         data=arguments.data,
+        images=arguments.images,
+        columns=arguments.columns,
+        size=arguments.size,
         generator=arguments.generator,
         predictors=arguments.predictor,
         do=arguments.do,

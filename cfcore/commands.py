@@ -186,6 +186,13 @@ def add_check_data(commands: "argparse._SubParsersAction") -> None:
         "--images", type=Path, metavar="FOLDER", help="of table: where its images are, or an .npz"
     )
     command.add_argument(
+        "--columns",
+        nargs="+",
+        default=[],
+        metavar="NAME=COLUMN",
+        help="of table: what it calls a column, such as effusion=ill",
+    )
+    command.add_argument(
         "--open", type=int, default=100, metavar="N", help="images to open (default: 100)"
     )
     command.add_argument("--open-all", action="store_true", help="open every image; takes long")
@@ -196,6 +203,7 @@ def check_data(arguments: argparse.Namespace) -> None:
     """Print what was found, and raise if it cannot be used."""
     from cfcore.checks import InputError, check_count
     from cfcore.datasets import inspection
+    from cfcore.job import renamed
 
     kind, path = arguments.kind, arguments.path
     look = {"opened": check_count(arguments.open, "open"), "every": arguments.open_all}
@@ -208,7 +216,8 @@ def check_data(arguments: argparse.Namespace) -> None:
     elif kind == "nih":
         found = inspection.inspect_nih(path, masks=arguments.masks, **look)
     elif kind == "table":
-        found = inspection.inspect_table(path, images=arguments.images, **look)
+        columns = renamed(arguments.columns)
+        found = inspection.inspect_table(path, images=arguments.images, columns=columns, **look)
     else:
         found = inspection.inspect_masks(path)
     print(found)

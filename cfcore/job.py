@@ -1,9 +1,11 @@
 """A marginalisation described in words, as on the command line, and kept in a folder."""
 
 import importlib
+import inspect
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from cfcore.predictors import LogitOffset, Predictor, load
 from cfcore.recipes import Preset, Recipe, obtain, patients
 from cfcore.recipes import preset as find_preset
 from cfcore.restricted import check_place, marked
+from cfcore.scoring import check_device
 from cfcore.shards import World
 from cfcore.sources import Folders, check_given, identity
 from cfcore.testsets import test_set
@@ -36,6 +39,9 @@ def marginalise_to_folder(
     hospital: str = "C",
     folders: Folders | None = None,
     data: Path | None = None,
+    images: Path | None = None,
+    columns: Sequence[str] = (),
+    size: int | None = None,
     generator: str | None = None,
     predictors: Sequence[str] = (),
     do: Sequence[str] = (),
@@ -53,6 +59,9 @@ def marginalise_to_folder(
         hospital: The hospital, ``"C"`` or ``"M"``.
         folders: Where real patients are, to use instead of the phantom's; needs a generator.
         data: A table of images to use instead; needs a generator.
+        images: Of ``data``: where its images are, a folder or an ``.npz``.
+        columns: Of ``data``: ``name=column`` for each column that the file calls otherwise.
+        size: Of ``data``: the side to which its images are resized; by default they keep their own.
         generator: ``module:name`` of a generator, or of a function without arguments that makes
             one; by default the phantom's oracle.
         predictors: ``name=file.safetensors`` or ``name=module:name`` of each predictor.
@@ -70,7 +79,14 @@ def marginalise_to_folder(
     check_device(device)
     sizes = find_preset(preset) if folders is None else find_preset(preset, folders=folders)
     check_source(hospital, sizes, data, generator)
-    cohort = cohort_for(hospital, sizes, data)
+    if data is None:
+        if images is not None or columns or size is not None:
+            raise InputError(
+                "images, columns and size belong to a table of your own: name it by data"
+            )
+        cohort = test_set(hospital, sizes, "balanced")
+    else:
+        cohort = load_table(data, images=images, columns=renamed(columns), size=size)
     model = patients(hospital, sizes).oracle if generator is None else imported(generator)
     model = model.to(device) if isinstance(model, torch.nn.Module) else model
     grid = weighted(Grid.product(dict(map(parse_values, do))) if do else paper_grid(), q, cohort)
@@ -80,6 +96,7 @@ def marginalise_to_folder(
     readers = readers or default_predictors(hospital, sizes, device)
 
     facts = {"preset": preset, "hospital": hospital, "data": None if data is None else str(data)}
+    facts |= {"columns": list(columns), "size": size}
     facts |= {"generator": generator or "oracle", "do": list(do), "q": q, "draws": draws}
     if data is None and sizes.folders is not None:
         facts |= {"table": identity(hospital, sizes.folders, sizes.size)}
@@ -111,11 +128,18 @@ def check_source(hospital: str, preset: Preset, data: Path | None, generator: st
         )
 
 
-def cohort_for(hospital: str, preset: Preset, data: Path | None) -> Dataset:
-    """The patients to marginalise over: those of a table, or a balanced test set."""
-    if data is not None:
-        return load_table(data, size=preset.size)
-    return test_set(hospital, preset, "balanced")
+def renamed(words: Sequence[str]) -> dict[str, str]:
+    """Columns as named on the command line.
+
+    Example:
+        >>> renamed(["effusion=ill"])
+        {'effusion': 'ill'}
+    """
+    pairs = [word.partition("=") for word in words]
+    for name, _, column in pairs:
+        if not name or not column:
+            raise InputError(f"{name!r} is not of the form NAME=COLUMN", column="columns")
+    return {name: column for name, _, column in pairs}
 
 
 def write(out: Path, found: dict[str, Predictions], facts: dict[str, object]) -> list[Path]:
@@ -153,11 +177,29 @@ def imported(where: str) -> Generator | Predictor | Callable[[], Generator]:
         3.141592653589793
     """
     module, _, name = where.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # where the user's plug-in is
     try:
         thing = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{where!r} cannot be imported: {error}") from None
-    return thing() if isinstance(thing, type) else thing
+        raise InputError(
+            f"{where!r} cannot be imported from {Path.cwd()} or installed packages: {error}"
+        ) from None
+    return thing() if makes_one(thing) else thing
+
+
+def makes_one(thing: object) -> bool:
+    """Whether a thing is a class, or a function that needs no arguments.
+
+    Example:
+        >>> makes_one(lambda: 1), makes_one(lambda x, pa: 1), makes_one(torch.nn.Identity())
+        (True, False, False)
+    """
+    if not inspect.isfunction(thing):
+        return isinstance(thing, type)
+    options = inspect.signature(thing).parameters.values()
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(option.default is not option.empty or option.kind in optional for option in options)
 
 
 def weighted(grid: Grid, q: str, data: Dataset) -> Grid:
@@ -183,15 +225,6 @@ def own_device(device: str) -> str:
     """
     rank = os.environ.get("LOCAL_RANK")
     return f"cuda:{rank}" if device == "cuda" and rank is not None else device
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that this machine does not have."""
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{device!r} cannot be used here: {reason}", column="device") from None
 
 
 def on_device(predictors: dict[str, Predictor], device: str) -> dict[str, Predictor]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -18,15 +19,26 @@ from tqdm import tqdm
 
 from cfcore.checks import InputError, check_count
 from cfcore.datasets import Dataset
-from cfcore.generator import Effect, Generator, Parents
+from cfcore.fingerprint import fingerprint
+from cfcore.generator import Effect, Generator, Noise, Parents
 from cfcore.imputation import LOG, count_imputed, fill_in, tell
 from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
 from cfcore.predictors import Predictor
 from cfcore.restricted import marked
-from cfcore.shards import Shards, World, fingerprint
+from cfcore.scoring import (
+    Labels,
+    check_device,
+    check_predictors,
+    evaluating,
+    find_labels,
+    score,
+)
+from cfcore.shards import Shards, World
 
 SHARD = 256  # patients that a kill can cost at most
+FIRST = 3  # logits before those of the worlds: observed, null, decoded without the residual
+AGREEMENT = 0.01  # of 1 + |logit|: more than threads or devices differ by, less than models do
 Values = Mapping[str, Tensor]
 
 MAX_IMAGES = 144  # in flight; small batches are fastest on a CPU, a GPU wants thousands
@@ -60,8 +72,8 @@ class Job:
         return next(iter(self.values.values())).shape[-1]
 
     def shape(self, rows: np.ndarray) -> tuple[int, int, int]:
-        """The shape of the logits of some patients: predictors, patients, and 2 + K."""
-        return len(self.predictors), len(rows), 2 + self.worlds
+        """The shape of the logits of some patients: predictors, patients, and 3 + K."""
+        return len(self.predictors), len(rows), FIRST + self.worlds
 
     def images(self, rows: np.ndarray) -> str:
         """A hash of what the images of some patients are made of."""
@@ -109,16 +121,32 @@ def decode(
 
 def read(job: Job, x: Tensor, pa: Parents) -> Tensor:
     """The logits of all predictors, shape (predictors, images)."""
-    x = x.contiguous(memory_format=torch.channels_last)
+    x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
     with torch.autocast("cuda") if x.is_cuda else nullcontext():
-        return torch.stack([predictor(x, pa).float() for predictor in job.predictors.values()])
+        return score(job.predictors, x, pa)
+
+
+def without_residual(noise: Noise) -> Noise | None:
+    """The noise with its ``"residual"`` set to zero; None if it has no part of that name.
+
+    A generator that holds what it cannot explain reproduces every image under the null
+    intervention. What it does explain shows without the residual only.
+
+    Example:
+        >>> without_residual({"z": torch.ones(1), "residual": torch.ones(1)})
+        {'z': tensor([1.]), 'residual': tensor([0.])}
+    """
+    if not isinstance(noise, Mapping) or not isinstance(noise.get("residual"), Tensor):
+        return None
+    return {**noise, "residual": torch.zeros_like(noise["residual"])}
 
 
 def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) -> Tensor:
-    """Observed, null and counterfactual logits of some patients.
+    """Observed, null, decoded and counterfactual logits of some patients.
 
-    The null world is decoded like any other, with each patient's own values, and the observed
-    images are read along with the first of the decoded ones: small batches are slow.
+    The null world is decoded like any other, with each patient's own values. The observed images,
+    and those decoded without their residual, are read along with the first of the worlds: small
+    batches are slow.
 
     Args:
         job: The job.
@@ -128,22 +156,27 @@ def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) ->
         do: What the worlds set, each of shape (b, K).
 
     Returns:
-        Logits, shape (predictors, b, 2 + K).
+        Logits, shape (predictors, b, 3 + K); the third is NaN if the noise has no residual.
     """
     noise = job.generator.abduct(x, pa, index=index)
+    bare = without_residual(noise)
+    own = [x] if bare is None else [x, job.generator.predict(bare, pa)]
     do = {name: torch.cat((pa[name][:, None], values), dim=1) for name, values in do.items()}
     parts: list[Tensor] = []
     for some in torch.arange(job.worlds + 1).split(max(1, job.max_images // len(x))):
         images, acted = decode(job, noise, pa, {name: v[:, some] for name, v in do.items()})
         if not parts:
-            images = torch.cat((x, images))
-            acted = {name: torch.cat((pa[name], values)) for name, values in acted.items()}
+            images = torch.cat((*own, images))
+            acted = {n: torch.cat((*[pa[n]] * len(own), values)) for n, values in acted.items()}
         logits = read(job, images, acted)
         if not parts:
-            parts.append(logits[:, : len(x), None])
-            logits = logits[:, len(x) :]
-        parts.append(logits.unflatten(1, (len(x), -1)))
-    return torch.cat(parts, dim=2)
+            first, logits = logits.tensor_split((len(own) * len(x),), dim=1)
+            parts += first.split(len(x), dim=1)
+        parts += logits.unflatten(1, (len(x), -1)).unbind(dim=2)
+    if bare is None:
+        parts.insert(1, torch.full_like(parts[0], torch.nan))
+    observed, decoded, null, *worlds = parts
+    return torch.stack((observed, null, decoded, *worlds), dim=2)
 
 
 def patients_at_once(job: Job) -> int:
@@ -152,7 +185,7 @@ def patients_at_once(job: Job) -> int:
 
 
 def shard_logits(job: Job, rows: np.ndarray, bar: tqdm, workers: int) -> Tensor:
-    """Logits of one shard of patients on the CPU, shape (predictors, len(rows), 2 + K).
+    """Logits of one shard of patients on the CPU, shape (predictors, len(rows), 3 + K).
 
     When memory runs out, the images in flight are halved and the shard begins again.
     """
@@ -194,6 +227,7 @@ def cohort_rows(data: Dataset) -> Tensor:
 def check_finite(job: Job, logits: Tensor, rows: np.ndarray) -> None:
     """Refuse a logit that is not a number, by predictor and patient."""
     bad = ~logits.isfinite()
+    bad[:, :, 2] = False  # none without a residual
     if bad.any():
         g, row, _ = bad.nonzero()[0].tolist()
         patient = job.data.table.patient.iloc[rows[row]]
@@ -211,12 +245,46 @@ def pieces(rows: np.ndarray) -> list[np.ndarray]:
 def finished(job: Job, rows: np.ndarray, shards: Shards) -> list[Tensor | None]:
     """The shards of earlier runs, None for those to be computed.
 
-    All are read before anything is computed, so that a damaged one shows at once.
+    All are read, and one patient of each is computed again, before anything else is, so that a
+    damaged shard, or one of other models, shows at once.
     """
-    return [
+    parts = [
         shards.read(number, job.shape(some), job.images(some)) if shards.has(number) else None
         for number, some in enumerate(pieces(rows))
     ]
+    if any(part is None for part in parts):
+        shards.check_writable(job.shape(rows[:SHARD]))
+    for number, some in enumerate(pieces(rows)):
+        if parts[number] is not None:
+            check_kept(job, some, parts[number], shards.path(number))
+    return parts
+
+
+def check_kept(job: Job, rows: np.ndarray, kept: Tensor, path: Path) -> None:
+    r"""Refuse a shard whose logits are not what generator and predictors give today.
+
+    One patient is computed again. A logit :math:`l` agrees if it is within
+    :math:`0.01 (1 + |l|)`, so that another number of threads or another device passes.
+
+    Args:
+        job: The job.
+        rows: The patients of the shard.
+        kept: Its logits, shape (predictors, patients, 3 + K).
+        path: Its file, to be named.
+    """
+    middle = len(rows) // 2
+    with tqdm(disable=True) as bar:
+        now = shard_logits(job, rows[[middle]], bar, workers=0)[:, 0]
+    then = kept[:, middle]
+    wrong = ~torch.isclose(now, then, rtol=AGREEMENT, atol=AGREEMENT, equal_nan=True)
+    if wrong.any():
+        g, column = wrong.nonzero()[0].tolist()
+        name, patient = list(job.predictors)[g], job.data.table.patient.iloc[rows[middle]]
+        raise InputError(
+            f"{path}: predictor {name!r} gives {now[g, column]:.4g} for patient {patient!r}, but "
+            f"gave {then[g, column]:.4g} when the shard was made: generator, predictors or data "
+            "have changed, or are random; choose another folder, or remove this one to begin again"
+        )
 
 
 def new_shard(
@@ -241,6 +309,7 @@ def marginalise(
     data: Dataset,
     grid: Grid,
     *,
+    labels: Labels | None = None,
     effect: Effect = "direct",
     draws: int | None = None,
     seed: int = 0,
@@ -261,15 +330,21 @@ def marginalise(
 
     Args:
         generator: Abducts and predicts, and perhaps acts; on ``device`` already.
-        predictors: Functions of images and parents that return logits, by name.
+        predictors: Functions of images and parents, or modules of images, that return logits of
+            shape (B,) or (B, 1), by name. Modules are put into evaluation mode for the time being.
         data: The patients, N of them, with their parents.
         grid: The interventions, K of them, and their probabilities.
-        effect: ``"direct"`` holds the other parents, ``"total"`` lets descendants follow.
+        labels: What predictors of another finding than ``effusion`` are judged by: for each the
+            name of a column, or labels 0 or 1 of shape (N,), or None. The provenance names it.
+        effect: ``"direct"`` holds the other parents, ``"total"`` lets descendants follow; the label
+            is held under both.
         draws: Instead of the whole grid, this many draws from q for each patient.
         seed: The seed of the draws.
         device: Where to compute.
         max_images: Images in flight: what bounds the memory.
         resume_dir: Where to keep finished shards; with the same inputs, a later call goes on there.
+            Other inputs are refused: they are hashed, and one patient of each shard is computed
+            again (:func:`check_kept`).
         workers: Processes that load images ahead.
         progress: Whether to show a progress bar.
         provenance: What to remember with the predictions.
@@ -280,7 +355,8 @@ def marginalise(
     Raises:
         InputError: If an image cannot be read, a predictor returns a value that is not a number, or
             ``resume_dir`` holds something else; the message names the file or the patient. If a
-            parent is missing that the generator needs and cannot impute.
+            parent is missing that the generator needs and cannot impute, or a predictor of another
+            variable comes without labels.
         OSError: If ``resume_dir`` cannot be written to, which is tried before each shard.
 
     Example:
@@ -294,46 +370,75 @@ def marginalise(
         torch.Size([3, 2])
     """
     check_count(max_images, "max_images")
+    check_predictors(predictors)
+    if effect not in get_args(Effect):
+        raise InputError(f"is 'direct' or 'total', not {effect!r}", column="effect")
+    device, known = check_device(device), find_labels(predictors, data, labels)
     imputed = count_imputed(generator, data)
     if imputed:
         LOG.info("imputed from the image: %s", tell(imputed))
         provenance = {"imputed": imputed, **(provenance or {})}
     values = dict(grid.values) if draws is None else grid.draws(len(data), draws, seed=seed)
-    job = Job(generator, predictors, data, values, effect, torch.device(device), max_images)
+    check_recorded(values, data)
+    job = Job(generator, predictors, data, values, effect, device, max_images)
     world = World.current(job.device)
-    rows = np.arange(world.rank, len(data), world.size)
-    job_id = job.fingerprint() if resume_dir else ""
-    shards = Shards(resume_dir, job_id, world, data.restricted)
+    with evaluating(generator, *predictors.values()):
+        logits = all_logits(job, world, resume_dir, workers, progress)
+    return collect(job, logits, grid.q if draws is None else None, known, provenance)
+
+
+def check_recorded(values: Mapping[str, Tensor], data: Dataset) -> None:
+    """Refuse interventions on variables that the data do not have."""
+    recorded = data.parents()
+    for name in values:
+        if name not in recorded:
+            raise InputError(
+                f"the data have no such parent, only {', '.join(recorded)}", column=f"grid.{name}"
+            )
+
+
+def all_logits(
+    job: Job, world: World, folder: str | Path | None, workers: int, progress: bool
+) -> Tensor:
+    """The logits of everyone, shape (predictors, N, 3 + K), from finished shards or anew."""
+    rows = np.arange(world.rank, len(job.data), world.size)
+    shards = Shards(folder, job.fingerprint() if folder else "", world, job.data.restricted)
     parts = finished(job, rows, shards)
-    total = len(rows) * (2 + job.worlds)
-    with tqdm(total=total, unit=" images", unit_scale=True, disable=not progress) as bar:
+    images = 2 + job.worlds
+    with tqdm(
+        total=len(rows) * images, unit=" images", unit_scale=True, disable=not progress
+    ) as bar:
         for number, some in enumerate(pieces(rows)):
             if parts[number] is None:
                 parts[number] = new_shard(job, number, some, shards, bar, workers)
             else:
-                bar.update(len(some) * (2 + job.worlds))
-    empty = torch.zeros(len(predictors), 0, 2 + job.worlds)
-    logits = world.gather(torch.cat([empty, *parts], dim=1), len(data))
-    return collect(job, logits, grid.q if draws is None else None, provenance)
+                bar.update(len(some) * images)
+    empty = torch.zeros(job.shape(rows[:0]))
+    return world.gather(torch.cat([empty, *parts], dim=1), len(job.data))
 
 
 def collect(
-    job: Job, logits: Tensor, q: Tensor | None, provenance: Mapping[str, object] | None
+    job: Job,
+    logits: Tensor,
+    q: Tensor | None,
+    labels: Mapping[str, tuple[str | None, Tensor | None]],
+    provenance: Mapping[str, object] | None,
 ) -> dict[str, Predictions]:
-    """The predictions of each predictor from all logits, shape (predictors, N, 2 + K)."""
+    """The predictions of each predictor from all logits, shape (predictors, N, 3 + K)."""
     parents = job.data.parents()
-    label, facts = parents["effusion"], {**(provenance or {}), **marked(job.data.restricted)}
+    facts = {**(provenance or {}), **marked(job.data.restricted)}
     return {
         name: Predictions(
             logit_obs=logits[g, :, 0].clone(),
             logit_null=logits[g, :, 1].clone(),
-            logit_cf=logits[g, :, 2:].clone(),
+            logit_decoded=logits[g, :, 2].clone() if logits[g, :, 2].isfinite().all() else None,
+            logit_cf=logits[g, :, FIRST:].clone(),
             grid=job.values,
             q=q,
-            y=None if label.isnan().any() else label.long(),
+            y=labels[name][1],
             parents=parents,
             patient=job.data.table.patient.tolist(),
-            provenance={"predictor": name, "effect": job.effect, **facts},
+            provenance={"predictor": name, "label": labels[name][0], "effect": job.effect, **facts},
         )
         for g, name in enumerate(job.predictors)
     }

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
+SAME = 1e-3  # of 1 + |logit|: more than rounding of an image that is reproduced
 
 
 def check_shape(values: Tensor | None, name: str, *shapes: tuple[int, ...]) -> None:
@@ -58,6 +59,8 @@ class Predictions:
         patient: A patient identifier for each row, whole numbers or text, shape (N,); several
             rows may be of one patient.
         provenance: Whatever is needed to make this again: JSON values only.
+        logit_decoded: Logits of the images decoded without the residual that the generator holds,
+            shape (N,), if it holds one: what the generator explains of the score.
 
     Example:
         >>> predictions = Predictions(
@@ -79,9 +82,11 @@ class Predictions:
     parents: Mapping[str, Tensor] = field(default_factory=dict)
     patient: Sequence[int] | Sequence[str] | None = None
     provenance: Mapping[str, object] = field(default_factory=dict)
+    logit_decoded: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name, axes in {"logit_obs": 1, "logit_null": 1, "logit_cf": 2, "y": 1}.items():
+        axes_of = {"logit_obs": 1, "logit_null": 1, "logit_decoded": 1, "logit_cf": 2, "y": 1}
+        for name, axes in axes_of.items():
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, as_tensor(getattr(self, name), name, axes))
         for part in ("grid", "parents"):
@@ -90,7 +95,7 @@ class Predictions:
         rows, interventions = self.logit_cf.shape
         if self.y is not None:
             check_labels(self.y)
-        columns = {name: getattr(self, name) for name in ("logit_obs", "logit_null", "y")}
+        columns = {n: getattr(self, n) for n in ("logit_obs", "logit_null", "logit_decoded", "y")}
         columns |= {f"parents.{name}": values for name, values in self.parents.items()}
         for name, values in columns.items():
             check_shape(values, name, (rows,))
@@ -166,21 +171,36 @@ class Predictions:
         sampling = check_resampling(len(self), patient, replicates, rank_replicates, level, seed)
         return compare_tables(self.table, other.table, question, sampling)
 
-    def floor(self, *, threshold: float = 0.5) -> dict[str, float]:
+    def floor(self, *, threshold: float = 0.5) -> dict[str, float | bool]:
         """Flips and score changes that the generator causes without any intervention.
+
+        A generator that holds what it cannot explain as a residual reproduces every image, however
+        little it knows. Its floor is zero by construction and vouches for nothing; what it explains
+        shows in the figures without the residual.
 
         Returns:
             ``S_flip`` and ``D_abs`` of the null intervention against the observed score: what
             remains of these metrics for a predictor that ignores the nuisance variables.
+            ``by_construction`` says that all scores are reproduced to the digit. If the generator
+            holds a residual, ``S_flip_decoded`` and ``D_abs_decoded`` are the same without it.
         """
         check_fraction(threshold, "threshold")
+        found = self._moved(self.logit_null, "logit_null", threshold)
+        near = torch.isclose(self.logit_null, self.logit_obs, rtol=SAME, atol=SAME)
+        found["by_construction"] = bool(near.all())
+        if self.logit_decoded is not None:
+            decoded = self._moved(self.logit_decoded, "logit_decoded", threshold)
+            found |= {f"{name}_decoded": value for name, value in decoded.items()}
+        return found
+
+    def _moved(self, logits: Tensor, name: str, threshold: float) -> dict[str, float | bool]:
         check_logits(self.logit_obs, "logit_obs")
-        check_logits(self.logit_null, "logit_null")
-        p_obs, p_null = self.logit_obs.double().sigmoid(), self.logit_null.double().sigmoid()
+        check_logits(logits, name)
+        p_obs, p = self.logit_obs.double().sigmoid(), logits.double().sigmoid()
         everything = torch.ones(1, device=p_obs.device)
         return {
-            "S_flip": flip_rate(p_obs, p_null[:, None], everything, threshold).item(),
-            "D_abs": mean_absolute_difference(p_obs, p_null).item(),
+            "S_flip": flip_rate(p_obs, p[:, None], everything, threshold).item(),
+            "D_abs": mean_absolute_difference(p_obs, p).item(),
         }
 
     def reweight(self, q: Numbers) -> "Predictions":
@@ -205,8 +225,9 @@ class Predictions:
         }
         tensors |= {f"grid.{name}": values for name, values in self.grid.items()}
         tensors |= {f"parents.{name}": values for name, values in self.parents.items()}
-        if self.y is not None:
-            tensors["y"] = self.y
+        for name in ("y", "logit_decoded"):
+            if getattr(self, name) is not None:
+                tensors[name] = getattr(self, name)
         header = {"format": FORMAT, "provenance": dict(self.provenance)}
         header |= {"patient": None if self.patient is None else list(self.patient)}
 

@@ -179,6 +179,7 @@ class LogitOffset(nn.Module):
     def __init__(self, predictor: Predictor, beta: float) -> None:
         super().__init__()
         self.predictor, self.beta = predictor, beta
+        self.variable = getattr(predictor, "variable", None)
 
     def forward(self, x: Tensor, pa: Parents) -> Tensor:
         """Predicts, with the offset added where ``pa["sex"]`` is 1."""

@@ -1,64 +1,21 @@
 """Finished parts of a long computation: on disk, and over several processes."""
 
-import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 
 from cfcore.checks import InputError
 from cfcore.files import check_writable, write_atomically
+from cfcore.fingerprint import fingerprint
 from cfcore.restricted import check_place, label, marked
 
 HEADER = 1024  # bytes of a shard beside its logits, at most
-
-
-def fingerprint(*things: object) -> str:
-    """A hash of tensors, networks, tables and plain values, however they are nested.
-
-    Networks are hashed by their weights, tables by their cells, functions by their names and other
-    objects by their fields.
-
-    Example:
-        >>> fingerprint({"a": torch.ones(2)}) == fingerprint({"a": torch.ones(2)})
-        True
-        >>> fingerprint({"a": torch.ones(2)}) == fingerprint({"a": torch.zeros(2)})
-        False
-    """
-    digest = hashlib.sha256()
-    for thing in things:
-        _update(digest, thing)
-    return digest.hexdigest()
-
-
-def _update(digest: "hashlib._Hash", thing: object) -> None:
-    digest.update(f"|{type(thing).__name__}:".encode())
-    if isinstance(thing, Tensor):
-        array = thing.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-        digest.update(f"{thing.dtype}{tuple(thing.shape)}".encode() + array.tobytes())
-    elif isinstance(thing, nn.Module):
-        digest.update(repr(thing).encode())
-        _update(digest, dict(thing.state_dict()))
-    elif isinstance(thing, Mapping):
-        for key in thing:
-            _update(digest, key)
-            _update(digest, thing[key])
-    elif isinstance(thing, list | tuple):
-        for part in thing:
-            _update(digest, part)
-    elif hasattr(thing, "to_csv"):
-        digest.update(thing.to_csv().encode())
-    elif callable(thing) and hasattr(thing, "__qualname__"):
-        digest.update(f"{thing.__module__}.{thing.__qualname__}".encode())
-    elif hasattr(thing, "__dict__"):
-        _update(digest, vars(thing))
-    else:
-        digest.update(repr(thing).encode())
 
 
 @dataclass(frozen=True)
@@ -137,7 +94,10 @@ class Shards:
             check_writable(self.folder)
             write_atomically(path, json.dumps({"fingerprint": job} | marked(restricted)).encode())
         elif read_fingerprint(path) != job:
-            raise InputError(f"{path}: the shards are of another job; choose another folder")
+            raise InputError(
+                f"{path}: the shards are of another job: generator, predictors, data or grid are "
+                "not what they were; choose another folder, or remove this one to begin again"
+            )
 
     def path(self, number: int) -> Path:
         """The file of a shard."""

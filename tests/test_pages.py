@@ -4,11 +4,13 @@ import contextlib
 import io
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from torch import Tensor
 
 from cfcore.cli import main, parser
 from cfcore.predictions import Predictions
@@ -45,11 +47,30 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return names | {"printed": printed.getvalue(), "folder": folder}
 
 
-def test_the_audit_takes_at_most_twenty_lines() -> None:
+def test_the_audit_begins_with_a_check_and_takes_few_lines() -> None:
     code = python_blocks(ROOT / "book/audit_your_model.md")
 
-    assert list(code) == ["audit-data", "audit-models", "audit-lines", "audit-scores"]
-    assert len([line for line in code["audit-lines"].splitlines() if line.strip()]) <= 20
+    names = ["audit-data", "audit-models", "audit-check", "audit-lines", "audit-scores"]
+    assert list(code) == names
+    both = code["audit-check"] + code["audit-lines"]
+    assert len([line for line in both.splitlines() if line.strip()]) <= 22
+
+
+class Unmoved:
+    """A generator that knows nothing of sex."""
+
+    def abduct(self, x: Tensor, pa: Mapping, *, index: object = None, rng: object = None) -> Tensor:
+        return x
+
+    def predict(self, noise: Tensor, pa: Mapping) -> Tensor:
+        return noise
+
+
+def test_a_generator_that_changes_nothing_fails_the_first_check(audited: dict) -> None:
+    check = python_blocks(ROOT / "book/audit_your_model.md")["audit-check"]
+
+    with contextlib.chdir(audited["folder"]), pytest.raises(AssertionError, match="mend it first"):
+        exec(check, {**audited, "generator": Unmoved()})
 
 
 def test_the_audit_finds_the_classifier_that_leans_on_sex(audited: dict) -> None:
@@ -65,7 +86,10 @@ def test_the_audit_finds_the_classifier_that_leans_on_sex(audited: dict) -> None
 
 def test_the_generator_of_the_page_reproduces_the_images_and_moves_them(audited: dict) -> None:
     for predictions in audited["found"].values():
-        assert predictions.floor() == {"S_flip": 0.0, "D_abs": pytest.approx(0, abs=1e-6)}
+        floor = predictions.floor()
+        assert floor["by_construction"]
+        assert floor["D_abs"] == pytest.approx(0, abs=1e-6)
+        assert floor["D_abs_decoded"] > 0.1
     world = audited["found"]["biased"].logit_cf
     own = torch.stack([world[i, int(s)] for i, s in enumerate(audited["sex"])])
     torch.testing.assert_close(own, audited["found"]["biased"].logit_obs, atol=1e-4, rtol=1e-4)

@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,8 +168,22 @@ def test_the_floor_is_the_null_intervention_against_the_observed_score() -> None
     floor = given.floor(threshold=0.4)
 
     report = evaluate(p_obs, p_null[:, None], threshold=0.4)
+    assert floor.pop("by_construction") is False
     assert floor == pytest.approx({name: report[name] for name in ("S_flip", "D_abs")})
     assert floor["D_abs"] > 0
+
+
+def test_a_floor_that_is_zero_by_construction_says_so_and_shows_what_the_residual_hides() -> None:
+    given = example()
+    exact = replace(given, logit_null=given.logit_obs + 1e-6, logit_decoded=given.logit_null)
+
+    floor = exact.floor(threshold=0.4)
+
+    assert floor["by_construction"] is True
+    honest = given.floor(threshold=0.4)
+    assert {name: floor[f"{name}_decoded"] for name in ("S_flip", "D_abs")} == {
+        name: honest[name] for name in ("S_flip", "D_abs")
+    }
 
 
 def test_one_table_answers_for_every_q() -> None:

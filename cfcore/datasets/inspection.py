@@ -1,6 +1,6 @@
 """Whether a folder can be used: what is there, what is missing, and whether its images open."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -81,13 +81,19 @@ def inspect_nih(
 
 
 def inspect_table(
-    path: Path, *, images: Path | None = None, opened: int = 100, every: bool = False
+    path: Path,
+    *,
+    images: Path | None = None,
+    columns: Mapping[str, str] | None = None,
+    opened: int = 100,
+    every: bool = False,
 ) -> Inspection:
     """Look at a table of your own images: its cells, and the files that it lists.
 
     Args:
         path: The CSV file.
         images: The folder of the images, or their ``.npz``; by default the folder of the CSV.
+        columns: From the names of the schema to those of the file.
         opened: How many images to open.
         every: Whether to open all instead.
 
@@ -95,7 +101,8 @@ def inspect_table(
         What was found.
     """
     found = Inspection(f"the table {path}")
-    load_and_open(found, partial(load_table, path, images=images), opened, every)
+    load = partial(load_table, path, images=images, columns=columns)
+    load_and_open(found, load, opened, every)
     return found
 
 

@@ -1,0 +1,164 @@
+"""One hash of all that a computation depends on: weights, tables, code, and what the code reaches.
+
+A function is hashed by its code, its defaults, the variables that it closes over and the globals
+that it names, and so is every function that these lead to; an object by its class and its fields.
+Code of installed packages is known by name only. What no hash can see, such as a file that a
+function reads when it is called, is found out by computing something again
+(:func:`cfcore.marginalise.check_kept`).
+"""
+
+import contextlib
+import dis
+import functools
+import hashlib
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+PLAIN = (str, bytes, bool, int, float, complex, type(None), torch.dtype, torch.device)
+LIBRARIES = tuple({sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def fingerprint(*things: object) -> str:
+    """A hash of tensors, networks, tables, functions and plain values, however they are nested.
+
+    Example:
+        >>> fingerprint({"a": torch.ones(2)}) == fingerprint({"a": torch.ones(2)})
+        True
+        >>> fingerprint({"a": torch.ones(2)}) == fingerprint({"a": torch.zeros(2)})
+        False
+        >>> add = lambda bias: lambda x: x + bias
+        >>> fingerprint(add(1)) == fingerprint(add(1)), fingerprint(add(1)) == fingerprint(add(2))
+        (True, False)
+    """
+    digest, seen = hashlib.sha256(), {}
+    for thing in things:
+        _update(digest, thing, seen)
+    return digest.hexdigest()
+
+
+def _update(digest: "hashlib._Hash", thing: object, seen: dict[int, tuple[int, object]]) -> None:
+    digest.update(f"|{type(thing).__name__}:".encode())
+    if isinstance(thing, PLAIN):
+        digest.update(repr(thing).encode())
+        return
+    if id(thing) in seen:  # a cycle, or the same network twice
+        digest.update(f"#{seen[id(thing)][0]}".encode())
+        return
+    seen[id(thing)] = len(seen), thing  # kept alive, so that no other object gets its id
+    content = _content(thing)
+    if isinstance(content, bytes):
+        digest.update(content)
+        return
+    for part in content:
+        _update(digest, part, seen)
+
+
+def _content(thing: object) -> bytes | Iterable[object]:
+    """What a thing is made of: bytes, or further things."""
+    if isinstance(thing, Tensor):
+        array = thing.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        return f"{thing.dtype}{tuple(thing.shape)}".encode() + array.tobytes()
+    if isinstance(thing, np.ndarray) and thing.dtype != object:
+        return f"{thing.dtype}{thing.shape}".encode() + thing.tobytes()
+    if isinstance(thing, Mapping):
+        return [part for item in thing.items() for part in item]
+    if isinstance(thing, list | tuple | np.ndarray):
+        return thing
+    if isinstance(thing, set | frozenset):
+        return sorted(fingerprint(part) for part in thing)
+    if hasattr(thing, "to_csv"):
+        return thing.to_csv().encode()
+    if isinstance(thing, type):
+        return _of_class(thing)
+    if isinstance(thing, nn.Module):
+        return [type(thing), *_of_network(thing)]
+    return _of_callable(thing) or _of_object(thing)
+
+
+def _of_callable(thing: object) -> list[object]:
+    """The parts of functions, methods and what wraps them; none of anything else."""
+    if isinstance(thing, functools.partial):
+        return [thing.func, thing.args, thing.keywords]
+    if isinstance(thing, types.MethodType | staticmethod | classmethod):
+        return [thing.__func__, getattr(thing, "__self__", None)]
+    if isinstance(thing, property):
+        return [thing.fget]
+    if isinstance(thing, types.CodeType):
+        return [thing.co_code, thing.co_names, thing.co_consts]
+    if isinstance(thing, types.FunctionType) and not _installed(thing.__code__.co_filename):
+        return [thing.__code__, thing.__defaults__, thing.__kwdefaults__, dict(_reached(thing))]
+    if hasattr(thing, "__wrapped__"):
+        return [thing.__wrapped__]
+    if isinstance(thing, types.ModuleType) or hasattr(thing, "__qualname__"):
+        return [getattr(thing, "__module__", None), getattr(thing, "__qualname__", thing.__name__)]
+    return []
+
+
+def _of_object(thing: object) -> list[object]:
+    if type(thing).__module__.partition(".")[0] in sys.stdlib_module_names:
+        return [repr(thing)] if " at 0x" not in repr(thing) else []
+    slots = [name for own in type(thing).__mro__ for name in getattr(own, "__slots__", ())]
+    fields = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+    return [type(thing), {**fields, **getattr(thing, "__dict__", {})}]
+
+
+def _of_class(thing: type) -> list[object]:
+    """The name of a class, and unless it is installed, its bases, functions and constants."""
+    file = getattr(sys.modules.get(thing.__module__), "__file__", None)
+    if thing.__module__ != "__main__" and _installed(file):
+        return [thing.__module__, thing.__qualname__]
+    own = {
+        name: value
+        for name, value in vars(thing).items()
+        if isinstance(value, types.FunctionType) or not name.startswith(("__", "_abc_"))
+    }
+    return [thing.__qualname__, thing.__bases__, own]
+
+
+def _of_network(network: nn.Module) -> Iterator[object]:
+    """Weights and fields of a network, but for what torch keeps about it."""
+    if isinstance(network, torch.jit.ScriptModule):
+        yield from (network.code, dict(network.state_dict()))
+        return
+    for name, value in vars(network).items():
+        if not name.startswith("_") or name in ("_parameters", "_buffers", "_modules"):
+            yield from (name, value)
+
+
+def _reached(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    """The variables that a function reads but does not set: those are its memory, not its code."""
+    codes = list(_codes(function.__code__))
+    steps = [step for code in codes for step in dis.get_instructions(code)]
+    memory = {s.argval for s in steps if s.opname in ("STORE_GLOBAL", "STORE_DEREF")}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            if name not in memory:
+                yield name, cell.cell_contents
+    attributes = {name for code in codes for name in code.co_names}
+    for name in sorted({s.argval for s in steps if s.opname == "LOAD_GLOBAL"} - memory):
+        if name not in function.__globals__:
+            continue  # a builtin
+        value = function.__globals__[name]
+        yield name, value
+        if isinstance(value, types.ModuleType) and not _installed(getattr(value, "__file__", "")):
+            own = sorted(attributes & set(vars(value)))
+            yield from ((f"{name}.{attribute}", vars(value)[attribute]) for attribute in own)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object, and those of the functions that are defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _installed(file: str | None) -> bool:
+    """Whether a file belongs to Python or to an installed package; builtins have none."""
+    return not file or file.startswith(LIBRARIES)
