@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-PLAIN = (str, bytes, bool, int, float, complex, type(None), torch.dtype, torch.device)
+PLAIN = (str, bytes, int, float, complex, type(None), np.generic, torch.dtype, torch.device)
 LIBRARIES = tuple({sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -122,7 +122,8 @@ def _of_class(thing: type) -> list[object]:
 
 
 def _of_network(network: nn.Module) -> Iterator[object]:
-    """Weights and fields of a network, but for what torch keeps about it."""
+    """Weights and fields of a network, compiled or not, but for what torch keeps about it."""
+    network = getattr(network, "_orig_mod", network)
     if isinstance(network, torch.jit.ScriptModule):
         yield from (network.code, dict(network.state_dict()))
         return

@@ -4,10 +4,12 @@ import functools
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -107,6 +109,12 @@ def biased(x: Tensor, pa: Parents, *, bias: float) -> Tensor:
     return mean(x) + bias
 
 
+def traced(scale: float) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # old, and what people have
+        return torch.jit.trace(Scaled(scale), torch.zeros(1, 1, 8, 8))
+
+
 PAIRS = {
     "a closure": (shifted(1.0), shifted(2.0)),
     "other code": (lambda x, pa: mean(x), lambda x, pa: 2 * mean(x)),
@@ -116,6 +124,8 @@ PAIRS = {
     "a network in a field": (Fields(linear(0.0), 0.0), Fields(linear(1.0), 0.0)),
     "a slot": (Slots(1.0), Slots(2.0)),
     "a number of a network": (Scaled(1.0), Scaled(2.0)),
+    "a TorchScript module": (traced(1.0), traced(2.0)),
+    "a number of numpy": (Slots(np.float32(1.0)), Slots(np.float32(2.0))),
     "a bound method": (Fields(linear(0.0), 5.0).__call__, Fields(linear(0.0), 7.0).__call__),
 }
 
@@ -127,7 +137,7 @@ def test_what_a_predictor_is_made_of_is_part_of_the_job(
     before = run(data, tmp_path, first)
     assert torch.equal(run(data, tmp_path, first).logit_cf, before.logit_cf)
 
-    with pytest.raises(InputError, match="shards are of another job"):
+    with pytest.raises(InputError, match=CHANGED):
         run(data, tmp_path, second)
 
 
