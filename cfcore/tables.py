@@ -44,24 +44,28 @@ def label(family: str, strength: float) -> str:
     return f"logit +{strength:g}" if family == "logit" else f"{family} {strength:.2f}"
 
 
-def published(setting: str, kind: Kind, *, where: str = "appendix") -> pd.DataFrame:
+def published(setting: str, kind: Kind) -> pd.DataFrame:
     """A table as the paper prints it.
+
+    A cell of the main text counts before its repetition in the appendix, which differs in a row.
 
     Args:
         setting: The name of the setting.
         kind: Which table.
-        where: ``"appendix"``, which has all, or ``"main"``.
 
     Returns:
         A row for each predictor, and the row ``CTC`` where there is one.
     """
-    frame = pd.read_csv(Path(PAPER) / f"{kind}.csv")
-    frame = frame[(frame.setting == setting) & (frame["where"] == where)]
+    frame = pd.read_csv(Path(PAPER) / f"{kind}.csv").query("setting == @setting")
     names = [
         "CTC" if family == "ctc" else label(family, float(strength))
         for family, strength in zip(frame.family, frame.strength, strict=True)
     ]
-    return frame[COLUMNS[kind]].set_axis(pd.Index(names, name="predictor"))
+    cells = frame[COLUMNS[kind]].set_axis(pd.Index(names, name="predictor"))
+    main = (frame["where"] == "main").to_numpy()
+    table = cells[~main].copy()
+    table.update(cells[main])  # the cells that the main text has
+    return table
 
 
 def means(study: Study, columns: Sequence[str], *, controls: bool = False) -> pd.DataFrame:
