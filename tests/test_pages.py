@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import itertools
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,41 @@ def test_every_command_that_a_page_shows_is_understood(page: str, line: str) -> 
     assert callable(arguments.command)
     if hasattr(arguments, "source"):
         assert (ROOT / arguments.source).is_file(), page
+
+
+def listed(row: str) -> set[str]:
+    """The metrics that a row of the page on assumptions names."""
+    page = (ROOT / "book/assumptions.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| {row} |")]
+    return set(re.findall(r"`(\w[\w.]*)`", line))
+
+
+def test_the_page_on_assumptions_says_which_metrics_depend_on_the_pairing_of_worlds() -> None:
+    rng = torch.Generator().manual_seed(2027)
+    y = torch.arange(60) % 2
+    own_noise = 2 * torch.randn(60, 1, generator=rng)
+    logit = torch.randn(60, 5, generator=rng) + own_noise + y[:, None]
+    given = Predictions(logit[:, 0], logit[:, 0], logit[:, 1:], {"age": torch.arange(4.0)}, y=y)
+    # Pair the worlds anew among patients of one label: the law of every world stays as it was.
+    other = given.logit_cf.clone()
+    for world, label in itertools.product(range(4), (0, 1)):
+        own = (y == label).nonzero()[:, 0]
+        other[own, world] = other[own[torch.randperm(len(own), generator=rng)], world]
+
+    before, after = given.evaluate(), replace(given, logit_cf=other).evaluate()
+
+    changed = {name for name in before if before[name] != pytest.approx(after[name], abs=1e-6)}
+    assert changed == listed("the pairing of worlds")
+    assert set(before) - changed == listed("no world") | listed("each world by itself")
+
+
+def test_the_page_on_assumptions_counts_the_patients_near_each_world(audited: dict) -> None:
+    (code,) = [text for kind, _, text in blocks(ROOT / "book/assumptions.md") if kind == "python"]
+    printed, women = io.StringIO(), int(audited["sex"].sum())
+    with contextlib.redirect_stdout(printed):
+        exec(code, {"predictions": audited["found"]["fair"]})
+
+    assert printed.getvalue() == f"tensor([{200 - women:3d}, {women:3d}])\n"
 
 
 def test_the_citations_agree() -> None:
