@@ -102,6 +102,43 @@ def test_transition_counts_are_thirds_cut_off_and_possible() -> None:
     assert (counts * 100 % 100 == 66).any()
 
 
+def steps(setting: str, metric: str) -> np.ndarray:
+    """The nine differences of the printed means along the three chains."""
+    rows = TABLES["risk"].query("setting == @setting and where == 'appendix'")
+    rows = rows.astype({"strength": float}).set_index(["family", "strength"])[metric]
+    chains = ([rows["basic", 0.0], *rows[family]] for family in ("logit", "sex", "age"))
+    return np.concatenate([np.diff(chain) for chain in chains])
+
+
+def test_the_printed_counts_are_compared_with_the_printed_means() -> None:
+    rises = steps("C->C", "R_CM").round(6)
+    ties, falls = (rises == 0).sum(), (rises < 0).sum()
+    assert f"leaves {(rises > 0).sum()} rises in the means of nine steps" in PAGE
+    assert (ties, falls) == (1, 1)
+
+    counts = TABLES["risk"].query("family == 'ctc' and where == 'appendix'").set_index("setting")
+    assert counts.R_CM["C->C"] == 8.33 == round(25 / 27 * 9, 2)
+
+    limits = {}  # each step at which the mean falls takes a third off a count of three seeds
+    for setting in counts.index:
+        for metric in audit.METRICS["risk"]:
+            most = 9 - (steps(setting, metric).round(6) < 0).sum() / 3
+            limits[setting, metric] = most - counts.loc[setting, metric]
+    assert min(limits.values()) > -0.01, "a count is impossible: the page would have to say so"
+    assert [key for key, left in limits.items() if left < 0.01] == [("C->M", "R_CVaR_0.50")]
+    falling = steps("C->M", "R_CVaR_0.50")
+    assert "2 of its steps fall" in PAGE and (falling < 0).sum() == 2
+    # Of three seeds two rise, so that the third falls by three times the mean, rounding allowed.
+    assert f"by {3 * (-falling.min() - 0.001):.2f} or more" in PAGE
+
+
+def test_the_rise_of_the_risk_of_the_unbiased_predictor_is_the_printed_one() -> None:
+    rise = printed("C->C", "basic", 0, "appendix", "R_IE")
+    rise -= printed("C->C", "basic", 0, "appendix", "R_orig")
+
+    assert f"by {rise:.2f} nats" in PAGE
+
+
 def test_the_number_of_studies_is_odd_and_that_of_the_balanced_set() -> None:
     sizes = pd.concat(TABLES.values()).groupby("setting").n_test.agg(set)
 
