@@ -1,4 +1,4 @@
-"""Stability: how far the output moves when only a nuisance variable does. No labels needed."""
+"""Stability: how far the output moves when only a nuisance variable does. No label enters."""
 
 from torch import Tensor
 
