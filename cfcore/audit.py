@@ -22,6 +22,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from cfcore.files import data_file
+
 RISKS = ("R_CM", "R_IE", "R_CVaR_0.50", "R_CVaR_0.25", "R_CVaR_0.10", "R_WC")
 METRICS = {
     "risk": ["R_orig", *RISKS],
@@ -181,8 +183,7 @@ NAMES = (*dict.fromkeys(identity.name for identity in IDENTITIES), "repeat", "ma
 
 def read_tables(folder: Path | None = None) -> dict[str, pd.DataFrame]:
     """Read ``risk.csv``, ``calibration.csv`` and ``stability.csv``; by default the paper's own."""
-    packaged, source = (Path(__file__).parents[i] / "data" / "paper" for i in (0, 1))
-    folder = Path(folder or (packaged if packaged.is_dir() else source))
+    folder = Path(folder or data_file("paper"))
     return {name: read_table(folder / f"{name}.csv", metrics) for name, metrics in METRICS.items()}
 
 

@@ -14,12 +14,13 @@ import pandas as pd
 from scipy import stats
 
 from cfcore.checks import InputError
+from cfcore.files import DATA, data_file
 from cfcore.generator import Effect
 from cfcore.settings import BETAS, SETTINGS, STRENGTHS
 from cfcore.study import Study, interval
 
-DESIGN = Path(__file__).parent.parent / "data" / "claims.yml"
-PAPER = Path(__file__).parent.parent / "data" / "paper"
+DESIGN = DATA / "claims.yml"
+PAPER = data_file("paper")
 
 FALLING = ("S_rank", "tau_b")
 STEPS = {"logit": BETAS, "sex": STRENGTHS, "age": STRENGTHS}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cfcore.artefacts import found_or_made
 from cfcore.checks import InputError
+from cfcore.files import DATA
 from cfcore.recipes import Preset, Recipe, examples, parts
 from cfcore.restricted import check_place, marked
 from cfcore.scm.fitting import Progress, fit
@@ -17,7 +18,7 @@ from cfcore.scm.image import ImageMechanism
 from cfcore.scm.model import DeepSCM, load, save
 from cfcore.training import Images
 
-COMMITTED = Path(__file__).parent.parent / "data" / "generators"
+COMMITTED = DATA / "generators"
 CACHE = Path("runs") / "generators"
 
 

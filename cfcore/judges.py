@@ -8,12 +8,13 @@ from pathlib import Path
 
 from cfcore.artefacts import found_or_made
 from cfcore.datasets import Dataset, from_phantom
+from cfcore.files import DATA
 from cfcore.phantom import COEFFICIENTS, HOSPITALS, Phantom
 from cfcore.predictors import PredictorConfig, Reader, build, load, save
 from cfcore.presets import Preset
 from cfcore.training import TrainingConfig, train
 
-COMMITTED = Path(__file__).parent.parent / "data" / "judges"
+COMMITTED = DATA / "judges"
 CACHE = Path("runs") / "judges"
 APART = 2  # added to the seed of the patients: those of the experiments are other ones
 

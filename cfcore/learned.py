@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from cfcore.files import DATA
 from cfcore.generator import Effect
 from cfcore.settings import SETTINGS, Member
 from cfcore.study import KEYS, Study
 
-RESULTS = Path(__file__).parent.parent / "data" / "results"
+RESULTS = DATA / "results"
 ESTIMATES = "learned_estimates.csv"
 WHERE = ["generator", "setting", "testset", "effect", "q"]
 

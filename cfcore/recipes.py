@@ -15,6 +15,7 @@ from cfcore.artefacts import found_or_made
 from cfcore.checks import InputError
 from cfcore.cohorts import drop_age, drop_sex, match_size, split
 from cfcore.datasets import Dataset, from_phantom
+from cfcore.files import DATA
 from cfcore.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
 from cfcore.predictors import Reader, build, load, save
 from cfcore.presets import DECISIVE
@@ -28,7 +29,7 @@ from cfcore.training import Images, train
 
 Family = Literal["basic", "sex", "age"]
 
-COMMITTED = Path(__file__).parent.parent / "data" / "predictors"
+COMMITTED = DATA / "predictors"
 CACHE = Path("runs") / "predictors"
 IMAGES = Path("runs") / "cache"
 

@@ -15,6 +15,7 @@ from cfcore import __version__
 from cfcore.bundle import load_bundle, offset, save_bundle
 from cfcore.checks import InputError
 from cfcore.datasets import Dataset
+from cfcore.files import DATA
 from cfcore.generator import Effect, Generator
 from cfcore.generators import GeneratorRecipe, obtain_generator
 from cfcore.interventions import paper_grid
@@ -28,7 +29,7 @@ from cfcore.testsets import Kind, test_set
 BETAS = (0.5, 1.0, 2.0)
 STRENGTHS = (0.8, 0.9, 0.95)
 
-COMMITTED = Path(__file__).parent.parent / "data" / "predictions"
+COMMITTED = DATA / "predictions"
 FILLED = Path("runs") / "predictions"
 
 

@@ -12,6 +12,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from cfcore import InputError, files
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -82,3 +84,27 @@ def test_pip_finds_the_conda_environment_satisfied(environment: list[str], tmp_p
     shown = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert "Would install" not in shown.stdout
+
+
+def test_every_module_finds_the_data_of_the_project_in_one_way() -> None:
+    own = {"files.py", "provenance.py"}  # the second hashes all of the project
+    modules = [path for path in (ROOT / "cfcore").rglob("*.py") if path.name not in own]
+    found = [
+        p for p in modules if re.search(r"__file__.*(parent\.parent|parents\[)", p.read_text())
+    ]
+    assert found == []
+
+
+def test_data_that_did_not_come_with_the_package_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert files.data_file("nih/grey_levels.csv") == ROOT / "data/nih/grey_levels.csv"
+
+    # As in a wheel, which has the tables of the paper and nothing else.
+    monkeypatch.setattr(files, "DATA", tmp_path / "data")
+    monkeypatch.setattr(files, "PACKAGED", ROOT / "data")
+    assert files.data_file("paper/risk.csv").is_file()
+    monkeypatch.setattr(files, "PACKAGED", tmp_path / "data")
+    with pytest.raises(InputError, match=r"data/nih/grey_levels.csv did not come .* checkout"):
+        files.data_file("nih/grey_levels.csv")
