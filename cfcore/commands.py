@@ -51,7 +51,10 @@ def add_predictor(commands: "argparse._SubParsersAction") -> None:
     add_source(command, preset="book")
     command.add_argument("--hospital", default="C", metavar="H", help="C or M (default: C)")
     command.add_argument(
-        "--family", default="basic", metavar="F", help="basic, sex or age (default: basic)"
+        "--family",
+        default="basic",
+        metavar="F",
+        help="basic, sex, age, 'control sex' or 'control age' (default: basic)",
     )
     command.add_argument("--strength", type=float, default=0.0, metavar="S", help="of the bias")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
@@ -27,7 +27,7 @@ from cfcore.restricted import check_place, marked
 from cfcore.sources import identity, radiographs
 from cfcore.training import Images, train
 
-Family = Literal["basic", "sex", "age"]
+Family = Literal["basic", "sex", "age", "control sex", "control age"]
 
 COMMITTED = DATA / "predictors"
 CACHE = Path("runs") / "predictors"
@@ -41,7 +41,9 @@ class Recipe:
     Args:
         preset: The sizes.
         hospital: Where it is trained, ``"C"`` or ``"M"``.
-        family: ``"basic"``, or the attribute that the training set is biased by.
+        family: ``"basic"``, or the attribute that the training set is biased by, ``"sex"`` or
+            ``"age"``; ``"control sex"`` and ``"control age"`` are trained without bias on as many
+            images as that bias leaves, so that their names are known before anybody is drawn.
         strength: The strength of that bias; 0 for ``"basic"``.
         seed: The seed of the dropping, of the weights and of the order of images.
         images: For ``"basic"`` only: how many training images to use, by default all.
@@ -49,6 +51,8 @@ class Recipe:
     Example:
         >>> Recipe(preset("book"), "C", "sex", 0.95).name
         'C-sex-0.95-seed0'
+        >>> Recipe(preset("book"), "C", "control sex", 0.95).name
+        'C-control-sex-0.95-seed0'
         >>> Recipe(preset("book"), "C", "sex")
         Traceback (most recent call last):
         ...
@@ -85,7 +89,8 @@ class Recipe:
         """What it is called in tables and files."""
         bias = "" if self.family == "basic" else f"-{self.strength:g}"
         size = "" if self.images is None else f"-n{self.images}"
-        return f"{self.hospital}-{self.family}{bias}{size}-seed{self.seed}"
+        family = self.family.replace(" ", "-")
+        return f"{self.hospital}-{family}{bias}{size}-seed{self.seed}"
 
     @property
     def facts(self) -> dict[str, object]:
@@ -98,9 +103,10 @@ class Recipe:
     def digest(self) -> str:
         """A hash of the recipe and of the patients, by which its file is named.
 
-        The patients of the phantom are known by its coefficients, since its drawing is frozen, and
-        a test keeps it so; real ones by :func:`cfcore.sources.identity`. The training code is not
-        hashed, since a change of a comment there would orphan every predictor.
+        No patient is drawn and no image is decoded for it. The patients of the phantom are known by
+        its coefficients, since its drawing is frozen, and a test keeps it so; real ones by
+        :func:`cfcore.sources.identity`. The training code is not hashed, since a change of a
+        comment there would orphan every predictor.
         """
         folders, size = self.preset.folders, self.preset.size
         if folders is None:
@@ -152,6 +158,9 @@ def parts(hospital: str, preset: Preset) -> dict[str, Dataset]:
 
 def training_table(recipe: Recipe, table: pd.DataFrame) -> pd.DataFrame:
     """The rows of a training table that a recipe keeps."""
+    if recipe.family.startswith("control "):
+        biased = replace(recipe, family=recipe.family.removeprefix("control "))
+        return match_size(table, len(training_table(biased, table)), seed=recipe.seed)
     if recipe.family == "sex":
         return drop_sex(table, recipe.strength, seed=recipe.seed)
     if recipe.family == "age":

@@ -4,8 +4,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -15,14 +15,14 @@ from cfcore import __version__
 from cfcore.bundle import load_bundle, offset, save_bundle
 from cfcore.checks import InputError
 from cfcore.datasets import Dataset
-from cfcore.files import DATA
+from cfcore.files import DATA, data_file
 from cfcore.generator import Effect, Generator
 from cfcore.generators import GeneratorRecipe, obtain_generator
 from cfcore.interventions import paper_grid
 from cfcore.marginalise import MAX_IMAGES, marginalise
 from cfcore.predictions import Predictions
 from cfcore.predictors import commit
-from cfcore.recipes import Preset, Recipe, obtain, parts, patients, training_table
+from cfcore.recipes import Preset, Recipe, obtain, patients
 from cfcore.shards import fingerprint
 from cfcore.testsets import Kind, test_set
 
@@ -31,6 +31,7 @@ STRENGTHS = (0.8, 0.9, 0.95)
 
 COMMITTED = DATA / "predictions"
 FILLED = Path("runs") / "predictions"
+MOST = 20  # trainings that a kept table is looked for with
 
 
 @dataclass(frozen=True)
@@ -156,15 +157,20 @@ class Run:
             made[Member("basic", 0.0, seed)] = Recipe(self.preset, hospital, seed=seed)
             for family in self.families:
                 for strength in STRENGTHS:
-                    recipe = Recipe(self.preset, hospital, family, strength, seed)
-                    made[Member(family, strength, seed)] = recipe
+                    kinds = [family]
                     if self.effect == "direct" and (main or strength == max(STRENGTHS)):
-                        made[Member(f"control {family}", strength, seed)] = control(recipe)
+                        kinds.append(f"control {family}")
+                    for kind in kinds:
+                        recipe = Recipe(self.preset, hospital, kind, strength, seed)
+                        made[Member(kind, strength, seed)] = recipe
         return made
 
     @property
     def file(self) -> str:
-        """The file of its predictions, named by a hash of all that they depend on."""
+        """The file of its predictions, named by a hash of all that they depend on.
+
+        No patient is drawn and no image is decoded for it.
+        """
         grid = {name: values.tolist() for name, values in paper_grid().values.items()}
         made = {member.name: recipe.digest for member, recipe in self.recipes().items()}
         tested = Recipe(self.preset, find_setting(self.setting).test).digest
@@ -191,13 +197,6 @@ def find_generator(run: Run) -> Generator:
     if recipe is None:
         raise InputError(f"{run.generator!r} is neither oracle nor learned-0, learned-1, ...")
     return obtain_generator(recipe, progress=True)
-
-
-def control(recipe: Recipe) -> Recipe:
-    """The unbiased predictor trained on as many images as a bias leaves."""
-    train = parts(recipe.hospital, recipe.preset)["train"].table
-    count = len(training_table(recipe, train))
-    return Recipe(recipe.preset, recipe.hospital, seed=recipe.seed, images=count)
 
 
 def all_runs(preset: Preset, generator: str = "oracle") -> Iterator[Run]:
@@ -281,6 +280,8 @@ def predictions(
 ) -> dict[Member, Predictions]:
     """The predictions of a run, with the logit offsets: read if they are there, else computed.
 
+    Where the same run is kept with more trainings, its first ones are taken.
+
     Args:
         run: The run.
         folder: Where to look first, by default in the data of the project.
@@ -288,15 +289,31 @@ def predictions(
 
     Returns:
         The predictions by predictor.
+
+    Raises:
+        InputError: If the run is one of the book, and the installed package came without its data.
     """
-    places = [(folder or COMMITTED) / run.file, FILLED / run.file]
-    path = next((place for place in places if place.is_file()), None)
-    bundle = load_bundle(path or fill(run, places[1], progress=progress))
+    path = kept_file(run, (folder or COMMITTED, FILLED))
+    if path is None and folder is None and run.preset.folders is None and run.preset.name == "book":
+        data_file("predictions")
+    bundle = load_bundle(path or fill(run, FILLED / run.file, progress=progress))
     found = {}
     for given in bundle.values():
         facts = given.provenance
-        found[Member(facts["family"], facts["strength"], facts["seed"])] = given
+        if facts["seed"] in run.seeds:
+            found[Member(facts["family"], facts["strength"], facts["seed"])] = given
     return found | offsets(found) if "sex" in run.families else found
+
+
+def kept_file(run: Run, places: Iterable[Path]) -> Path | None:
+    """The file of a run, or of the same run with more trainings; None if no place has one."""
+    places = list(places)
+    for trainings in range(run.preset.trainings, max(run.preset.trainings, MOST) + 1):
+        file = replace(run, preset=replace(run.preset, trainings=trainings)).file
+        for place in places:
+            if (place / file).is_file():
+                return place / file
+    return None
 
 
 def offsets(found: Mapping[Member, Predictions]) -> dict[Member, Predictions]:
