@@ -2,7 +2,8 @@
 
 import ast
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from cfcore.restricted import SOURCES, check_place, marked, sources_in, tracked
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
+    from papermill import PapermillExecutionError
 
 
 class NotebookError(ValueError):
@@ -50,14 +52,59 @@ def parameters(notebook: "NotebookNode") -> dict[str, object]:
         The values by name, in order, those that are no literals as text; none if there is no such
         cell.
     """
+    return {name: literal(node.value) for name, node in assigned(notebook) if node.value}
+
+
+def assigned(notebook: "NotebookNode") -> Iterator[tuple[str, ast.Assign | ast.AnnAssign]]:
+    """The names that the cell tagged ``parameters`` assigns, each with its statement."""
     tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
-    statements = [node for cell in tagged for node in ast.parse(cell.source).body]
-    found: dict[str, object] = {}
-    for node in statements:
+    for node in (node for cell in tagged for node in ast.parse(cell.source).body):
         for target in getattr(node, "targets", [getattr(node, "target", None)]):
-            if isinstance(target, ast.Name) and node.value is not None:
-                found[target.id] = literal(node.value)
-    return found
+            if isinstance(target, ast.Name):
+                yield target.id, node
+
+
+def fits(value: object, kind: ast.expr) -> bool:
+    """Whether a value is of the type that a parameter is annotated with.
+
+    A whole number is fine for a ``float``; what is no simple type is not checked.
+
+    Example:
+        >>> real, whole = (ast.parse(text, mode="eval").body for text in ("float", "list[int]"))
+        >>> fits(1, real), fits([1, 2], whole), fits("high", real), fits([0.5], whole)
+        (True, True, False, False)
+    """
+    match kind:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return fits(value, left) or fits(value, right)
+        case ast.Subscript(value=ast.Name(id="list"), slice=each):
+            return isinstance(value, list) and all(fits(one, each) for one in value)
+        case ast.Subscript(value=outer):
+            return fits(value, outer)
+        case ast.Constant(value=None):
+            return value is None
+        case ast.Name(id=name) if name in SIMPLE:
+            return isinstance(value, SIMPLE[name]) and isinstance(value, bool) == (name == "bool")
+    return True
+
+
+SIMPLE = {"int": int, "float": int | float, "str": str, "bool": bool, "list": list, "dict": dict}
+
+
+def check_given(source: Path, notebook: "NotebookNode", given: Mapping[str, object]) -> None:
+    """Raise unless a notebook has these parameters and they can take these values."""
+    known = dict(assigned(notebook))
+    for name, value in given.items():
+        if name not in known:
+            raise ParameterError(
+                f"{source}: there is no parameter {name!r}; it has {', '.join(known) or 'none'}"
+            )
+        kind = getattr(known[name], "annotation", None)
+        if kind is not None and not fits(value, kind):
+            raise ParameterError(
+                f"{source}: the parameter {name!r} is of type {ast.unparse(kind)}, "
+                f"not {value!r} ({type(value).__name__})"
+            )
 
 
 def literal(node: ast.expr) -> object:
@@ -69,11 +116,11 @@ def literal(node: ast.expr) -> object:
 
 
 def read_value(name: str, text: str) -> object:
-    """Read a parameter's value as YAML.
+    """Read a parameter's value as YAML, in which ``1e-3`` is a number here.
 
     Example:
-        >>> read_value("alpha", "0.1"), read_value("name", "basic")
-        (0.1, 'basic')
+        >>> read_value("alpha", "0.1"), read_value("name", "basic"), read_value("bias", "1e-3")
+        (0.1, 'basic', 0.001)
     """
     import yaml
 
@@ -81,6 +128,8 @@ def read_value(name: str, text: str) -> object:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise ParameterError(f"{name}: {text!r} is not a value in YAML") from None
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value):
+        return float(value)  # YAML asks for a point, people do not write one
     if not isinstance(value, bool | int | float | str | list | dict | None):
         raise ParameterError(f"{name}: {text!r} is a {type(value).__name__}; quote it as text")
     return value
@@ -113,8 +162,8 @@ def run(
         The path of the executed notebook.
 
     Raises:
-        ParameterError: If the notebook has no such parameter.
-        NotebookError: If a cell fails; the message names it.
+        ParameterError: If the notebook has no such parameter, or one of another type.
+        NotebookError: If a cell fails; the message names it, and quotes a claim that does not hold.
         FileNotFoundError: If there is no such notebook.
         InputError: If it is about real patients and git would track it.
     """
@@ -125,12 +174,7 @@ def run(
     if out.suffix != ".ipynb":
         raise NotebookError(f"{out}: an executed notebook ends in .ipynb")
     known = parameters(notebook)
-    for name in given:
-        if name not in known:
-            raise ParameterError(
-                f"{source}: there is no parameter {name!r}; it has {', '.join(known) or 'none'}"
-            )
-
+    check_given(source, notebook, given)
     check_place(out, named_sources(given))
     watch, facts = Watch(), {}
     try:
@@ -155,7 +199,11 @@ def execute(
     """The executed notebook as it is written; if a cell fails, what there is of it is kept."""
     import nbformat
     import papermill
+    import zmq
+    from traitlets.config import Config
 
+    # Without it the kernel warns that others could listen.
+    encryption = "auto" if zmq.has("curve") else "disabled"
     out.parent.mkdir(parents=True, exist_ok=True)
     failed = out.with_name(f"{out.stem}.failed.ipynb")
     try:
@@ -166,16 +214,46 @@ def execute(
             kernel_name="python3",
             cwd=source.parent,
             progress_bar=progress,
+            config=Config({"KernelManager": {"transport_encryption": encryption}}),
         )
     except papermill.PapermillExecutionError as error:
         if tracked(failed.absolute()) and sources_in(failed.read_bytes()):
             failed.unlink()
-        cell = f"cell {error.exec_count} fails with {error.ename}: {error.evalue}"
-        raise NotebookError(f"{source}: {cell}; see {failed}") from error
+        raise NotebookError(f"{source}: {complaint(error)}; see {failed}") from error
     failed.unlink()
     sources = {*named_sources(given), *sources_in(nbformat.writes(executed).encode())}
     executed.metadata.update(marked(sources))
     return nbformat.writes(tidy(executed)).encode()
+
+
+def complaint(error: "PapermillExecutionError") -> str:
+    """What is wrong in which cell, in one line; a claim that does not hold is quoted."""
+    said = error.evalue
+    if error.ename == "AssertionError":
+        trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+        place = re.search(r"^Cell In\[\d+\], line (\d+)", trace, re.MULTILINE)
+        claim = claim_at(error.source, int(place[1])) if place else ""
+        said = f"{claim} ({said})" if said and claim else said or claim
+    return " ".join(f"cell {error.exec_count} fails with {error.ename}: {said}".split())
+
+
+def claim_at(source: str, line: int) -> str:
+    """The statement at a line of a cell; an assertion without its message.
+
+    Example:
+        >>> claim_at("for k in (1, 2):\\n    assert (k\\n        < 2), 'too large'", line=3)
+        'assert (k\\n        < 2)'
+    """
+    try:
+        nodes = ast.walk(ast.parse(source))
+    except SyntaxError:  # IPython knows more than Python
+        return source.splitlines()[line - 1]
+    at = [n for n in nodes if isinstance(n, ast.stmt) and n.lineno <= line <= n.end_lineno][-1]
+    if not isinstance(at, ast.Assert):
+        return ast.get_source_segment(source, at)
+    end = at.msg and ast.get_source_segment(source, at.msg)
+    whole = ast.get_source_segment(source, at)
+    return whole.removesuffix(end).rstrip(", ") if end else whole
 
 
 def named_sources(given: Mapping[str, object]) -> set[str]:

@@ -1,6 +1,8 @@
 """Committed notebooks are what they claim: executed, in step with their text, and checkable."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jupytext
@@ -8,6 +10,7 @@ import nbformat
 import pytest
 from tiny import notebook
 
+from cfcore.cli import main
 from cfcore.notebook import NotebookError, ParameterError, parameters, read, run
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
@@ -206,3 +209,83 @@ def test_reading_forgets_outputs() -> None:
     notebook = read(NOTEBOOKS / "metrics.ipynb")
 
     assert all(not cell.outputs for cell in notebook.cells if cell.cell_type == "code")
+
+
+TYPED = notebook(
+    "\n".join(
+        [
+            "size: int = 3  # how many",
+            "share: float = 0.5  # of all",
+            "ages: list[float] = [30.0]  # in years",
+            "limit: int | None = None  # at most",
+            "name: str = 'basic'  # of whom",
+            "loud: bool = False  # whether",
+        ]
+    ),
+    "print(size, share, ages, limit, name, loud)",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "kind"),
+    [
+        ("size", "0.5", "0.5 (float)", "int"),
+        ("size", "true", "True (bool)", "int"),
+        ("share", "high", "'high' (str)", "float"),
+        ("ages", "30", "30 (int)", "list[float]"),
+        ("ages", "[30, old]", "[30, 'old'] (list)", "list[float]"),
+        ("limit", "many", "'many' (str)", "int | None"),
+        ("name", "7", "7 (int)", "str"),
+        ("loud", "1", "1 (int)", "bool"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_one_line_before_anything_runs(
+    name: str, text: str, value: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / "typed.md"
+    path.write_text(TYPED)
+
+    assert main(["run", str(path), str(tmp_path / "out.ipynb"), "-p", name, text]) == 2
+
+    told = f"cfcore: {path}: the parameter '{name}' is of type {kind}, not {value}\n"
+    assert capsys.readouterr().err == told
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_values_of_the_right_type_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "typed.md"
+    path.write_text(TYPED)
+    given = {"size": 2, "share": 1, "ages": [20, 30.5], "limit": 4, "name": "a", "loud": True}
+
+    out = run(path, tmp_path / "out.ipynb", given, progress=False)
+
+    assert printed(nbformat.read(out, as_version=4).cells[-1]) == "2 1 [20, 30.5] 4 a True\n"
+
+
+@pytest.mark.parametrize(
+    ("claim", "told"),
+    [
+        ("assert size > 5", "assert size > 5;"),
+        ("assert size > 5, f'only {size}'", "assert size > 5 (only 3);"),
+        ("for k in (1, 9):\n    assert (size\n            > k)", "assert (size > k);"),
+        ("import numpy as np\nnp.testing.assert_allclose(size, 4)", "np.testing.assert_allclose("),
+    ],
+)
+def test_a_claim_that_does_not_hold_is_quoted(claim: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "claims.md"
+    path.write_text(notebook("size: int = 3  # how many", f"assert size == 3\n{claim}\nprint(1)"))
+
+    with pytest.raises(NotebookError) as caught:
+        run(path, tmp_path / "out.ipynb", progress=False)
+
+    assert f"{path}: cell 2 fails with AssertionError: {told}" in str(caught.value)
+    assert "assert size == 3" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_run_says_nothing_of_its_own_on_the_screen(small: Path) -> None:
+    out = small.with_suffix(".ipynb")
+    script = f"from cfcore.notebook import run; run({str(small)!r}, {str(out)!r}, progress=False)"
+
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "")
