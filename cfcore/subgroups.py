@@ -224,21 +224,33 @@ def gain(
     Returns:
         ``n_z``; means and standard errors; the ``share`` of the subgroup; the ``ratio`` of the
         variances with ``low`` and ``high``; and ``z``, the difference of the means in standard
-        errors of the observational one.
+        errors of that difference. The members are in both means: with true counterfactuals its
+        variance is :math:`1 - w` times that of the observational mean, w being the share.
+
+    Example:
+        >>> g, member = torch.arange(1000.0), torch.arange(1000) % 4 > 0
+        >>> found = gain(g, member, g)
+        >>> alone = (found["CF"] - found["obs"]) / found["s.e."]
+        >>> round(alone / found["z"], 2), round((1 - found["share"]) ** 0.5, 2)
+        (0.5, 0.5)
     """
     few, many = observational_mean(observed, member), counterfactual_mean(counterfactual)
     ratio = variance_ratio(observed, member, counterfactual, replicates=replicates, seed=seed)
+    share = member.double().mean()
+    # What each patient adds to the difference of the means, to first order.
+    own = counterfactual - many.mean - member * (observed - few.mean) / share
+    error = own.double().std() / len(own) ** 0.5
     return {
         "n_z": int(member.sum()),
         "obs": few.mean.item(),
         "s.e.": few.variance.sqrt().item(),
         "CF": many.mean.item(),
         "CF s.e.": many.variance.sqrt().item(),
-        "share": member.double().mean().item(),
+        "share": share.item(),
         "ratio": ratio.value,
         "low": ratio.low,
         "high": ratio.high,
-        "z": ((many.mean - few.mean) / few.variance.sqrt()).item(),
+        "z": ((many.mean - few.mean) / error).item(),
     }
 
 

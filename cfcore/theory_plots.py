@@ -90,7 +90,8 @@ def errors(ax: "Axes", frame: "pd.DataFrame", *, bias: float, variance: float) -
     n = np.geomspace(frame.n.min() / 2, 2 * frame.n.max(), 100)
     many = frame[frame.estimator == "counterfactual"]
     ax.plot(n, variance / n + bias**2, color="black", label=f"counterfactual, bias {bias:g}")
-    ax.axhline(bias**2, color="black", lw=0.8, ls=":", label="squared bias")
+    if bias:  # zero has no place on a logarithmic axis, and no size breaks even
+        ax.axhline(bias**2, color="black", lw=0.8, ls=":", label="squared bias")
     bars(ax, many.n, many, "black")
     ax.plot(many.n, many.error, ".", color="black")
     for k, (share, part) in enumerate(frame[frame.estimator == "observational"].groupby("share")):
@@ -100,7 +101,8 @@ def errors(ax: "Axes", frame: "pd.DataFrame", *, bias: float, variance: float) -
         bars(ax, part.n, part, f"C{k}")
         ax.plot(part.n, part.error, ".", color=f"C{k}")
         even = break_even_size(variance, share, bias).item()
-        ax.plot(even, variance / (share * even), "o", mfc="none", mec=f"C{k}", ms=11, mew=1.5)
+        if bias:
+            ax.plot(even, variance / (share * even), "o", mfc="none", mec=f"C{k}", ms=11, mew=1.5)
     ax.set(xscale="log", yscale="log", ylabel="mean squared error")
     ax.set_xlabel("patients in the test set, $n$")
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1))

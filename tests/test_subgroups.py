@@ -144,6 +144,24 @@ def test_the_gain_of_a_true_generator_is_the_share(rng: torch.Generator) -> None
     assert abs(found["z"]) < 3
 
 
+@pytest.mark.parametrize("noise", [0.0, 2.0])
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_the_distance_of_two_means_that_share_members_is_in_its_own_standard_errors(
+    noise: float, share: float, rng: torch.Generator
+) -> None:
+    n, runs = 400, 800
+    member = torch.arange(n) < share * n
+    true = torch.randn(runs, n, generator=rng)
+    made = true + noise * torch.randn(runs, n, generator=rng)
+
+    pairs = zip(true, made, strict=True)
+    z = torch.tensor([gain(g, member, h, replicates=2)["z"] for g, h in pairs])
+
+    # The standard deviation of so many normal values is known to 2.5 %.
+    assert abs(z.mean()) < 4 / runs**0.5
+    assert z.std().item() == pytest.approx(1, abs=0.1)
+
+
 @pytest.mark.parametrize(("bias", "verdict"), [(0.0, "gains"), (0.026, "open"), (-0.1, "loses")])
 def test_a_generator_is_judged_by_its_bias(bias: float, verdict: str, rng: torch.Generator) -> None:
     truth = torch.rand(500, generator=rng, dtype=torch.float64)

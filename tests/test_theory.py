@@ -1,7 +1,9 @@
 """Break-even points and simulations of the two estimators of a subgroup's mean."""
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from cfcore.checks import InputError
 from cfcore.metrics import tolerable_generator_noise
@@ -19,6 +21,7 @@ from cfcore.theory import (
     subgroup_means,
     variance_interval,
 )
+from cfcore.theory_plots import errors
 
 SIGMA2, N, N_Z, RUNS = 0.15, 60, 12, 4000
 
@@ -121,3 +124,19 @@ def test_what_cannot_be_is_refused(rng: torch.Generator) -> None:
         subgroup_means(Scores(torch.zeros(2, 4), torch.zeros(2, 4)), 1)
     with pytest.raises(InputError, match="there is no regime 'novel', only correct model, noise"):
         simulate([20], [0.5], {"novel": [0.0]})
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.02])
+def test_an_unbiased_generator_never_breaks_even_and_is_drawn_so(bias: float) -> None:
+    frame = biased_errors([20, 80], [0.25, 0.5], bias, variance=0.15, runs=100)
+    fig = Figure()
+    ax = fig.subplots()
+
+    errors(ax, frame, bias=bias, variance=0.15)
+    fig.canvas.draw()
+
+    drawn = [np.asarray(line.get_xydata(), dtype=float) for line in ax.lines]
+    assert all(np.isfinite(points).all() and (points[:, 1] > 0).all() for points in drawn)
+    rings = [line for line in ax.lines if line.get_markerfacecolor() == "none"]
+    assert len(rings) == (2 if bias else 0)
+    assert (break_even_size(0.15, 0.25, bias).item() == np.inf) is (bias == 0)
