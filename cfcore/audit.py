@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from cfcore.files import data_file
+from cfcore.checks import InputError
 
 RISKS = ("R_CM", "R_IE", "R_CVaR_0.50", "R_CVaR_0.25", "R_CVaR_0.10", "R_WC")
 METRICS = {
@@ -195,11 +196,11 @@ def read_table(path: Path, metrics: list[str]) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, dtype=numbers)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}") from None
     if missing := [name for name in {**dict.fromkeys(KEY), **numbers} if name not in table]:
-        raise ValueError(f"{path} has no column {', '.join(missing)}")
+        raise InputError(f"{path} has no column {', '.join(missing)}")
     if (twice := table.duplicated(KEY)).any():
-        raise ValueError(f"{path} has two rows for {table.loc[twice, KEY].iloc[0].to_dict()}")
+        raise InputError(f"{path} has two rows for {table.loc[twice, KEY].iloc[0].to_dict()}")
     return table
 
 

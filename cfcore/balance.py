@@ -54,7 +54,7 @@ def balanced(
         The chosen rows, in the order of the table.
 
     Raises:
-        ValueError: If a group is empty, no common prevalence within ``tolerance`` exists, or two
+        InputError: If a group is empty, no common prevalence within ``tolerance`` exists, or two
             rows share their index, which then does not tell them apart.
     """
     if not table.index.is_unique:
@@ -108,7 +108,7 @@ def largest_balance(
     healthy, diseased = counts[..., 0].reshape(2, 3), counts[..., 1].reshape(2, 3)
     if counts.min() == 0:
         s, g, y = np.argwhere(counts == 0)[0]
-        raise ValueError(
+        raise InputError(
             f"no {('healthy', 'diseased')[y]} {('male', 'female')[s]} image of age "
             f"{AGE_GROUPS[g]}: no balanced set exists"
         )
@@ -126,7 +126,7 @@ def largest_balance(
     if size == 0:
         near = "" if prevalence is None else f" within {tolerance} of {prevalence}"
         few = "" if n is None else f" with {n} images or fewer"
-        raise ValueError(f"no prevalence{near} leaves all groups filled{few}")
+        raise InputError(f"no prevalence{near} leaves all groups filled{few}")
     a, b = best
     units = np.minimum(diseased // a, healthy // b)
     total = min(units.sum(axis=1).min(), most // (a + b))

@@ -28,6 +28,12 @@ class InputError(ValueError):
         super().__init__(f"{place}: {problem}" if place else problem)
 
 
+class UnknownName(InputError, KeyError):
+    """A name that is none of those that there are; a ``KeyError`` too, as mappings raise."""
+
+    __str__ = Exception.__str__  # a KeyError would show its message in quotes
+
+
 def as_tensor(values: Numbers, name: str, axes: int) -> Tensor:
     """Numbers as a tensor, sharing memory where possible; no value is looked at.
 

@@ -21,11 +21,9 @@ from cfcore.commands import (
 from cfcore.evaluate import UndefinedMetricWarning
 from cfcore.files import write_atomically
 from cfcore.generating import add_generating
-from cfcore.notebook import NotebookError
 from cfcore.publishing import add_publishing
-from cfcore.table import FileError
 
-EXPECTED = (FileError, InputError, NotebookError, OSError, FloatingPointError)
+EXPECTED = (InputError, OSError, FloatingPointError)
 
 
 class Parser(argparse.ArgumentParser):

@@ -192,7 +192,7 @@ def match_size(
         by: The columns whose shares are kept; missing values are a value.
     """
     if not 0 <= n <= len(table):
-        raise ValueError(f"{n} images asked for, {len(table)} are there")
+        raise InputError(f"{n} images asked for, {len(table)} are there")
     rng = np.random.default_rng(seed)
     order = pd.Series(rng.permutation(len(table)), index=table.index)
     strata = table.groupby(list(by), dropna=False)
@@ -228,7 +228,7 @@ def mask_labels(
         The table with NaN where a label was hidden.
     """
     if by not in ("variable", "row"):
-        raise ValueError(f"by={by!r} is neither 'variable' nor 'row'")
+        raise InputError(f"by={by!r} is neither 'variable' nor 'row'")
     rng = np.random.default_rng(seed)
     masked, row = table.copy(), rng.permutation(len(table))
     for column in columns:
@@ -251,5 +251,5 @@ def _drop(table: pd.DataFrame, probability: pd.Series, seed: Seed) -> pd.DataFra
 
 def _probability(value: float) -> float:
     if not 0 <= value <= 1:
-        raise ValueError(f"{value} is not between 0 and 1")
+        raise InputError(f"{value} is not between 0 and 1")
     return value

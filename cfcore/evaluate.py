@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cfcore.checks import (
+    InputError,
     Numbers,
     as_tensor,
     check_alphas,
@@ -89,11 +90,15 @@ def check_question(
     correction: int = 0,
 ) -> Question:
     """Check what is asked for."""
+    try:
+        loss = resolve_loss(loss)
+    except ValueError as error:  # the metrics know no error of the package
+        raise InputError(str(error)) from None
     return Question(
         threshold=check_fraction(threshold, "threshold"),
         alphas=check_alphas(alphas),
         bins=check_count(bins, "bins", most=MOST_BINS),
-        loss=resolve_loss(loss),
+        loss=loss,
         correction=correction,
     )
 

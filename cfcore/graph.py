@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from cfcore.checks import InputError
+from cfcore.checks import InputError, UnknownName
 
 Kind = Literal["binary", "categorical", "continuous"]
 
@@ -44,9 +44,9 @@ class Variable:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ValueError("a variable needs a name")
+            raise InputError("a variable needs a name")
         if self.kind not in get_args(Kind):
-            raise ValueError(
+            raise InputError(
                 f"{self.name}: kind must be one of {get_args(Kind)}, not {self.kind!r}"
             )
         if self.kind == "continuous":
@@ -56,19 +56,19 @@ class Variable:
 
     def _check_range(self) -> None:
         if self.range is None or not (-math.inf < self.range[0] < self.range[1] < math.inf):
-            raise ValueError(f"{self.name}: a finite, increasing range is needed, not {self.range}")
+            raise InputError(f"{self.name}: a finite, increasing range is needed, not {self.range}")
         if self.categories:
-            raise ValueError(f"{self.name}: a continuous variable has no categories")
+            raise InputError(f"{self.name}: a continuous variable has no categories")
 
     def _check_categories(self) -> None:
         if self.range is not None:
-            raise ValueError(f"{self.name}: a {self.kind} variable has no range")
+            raise InputError(f"{self.name}: a {self.kind} variable has no range")
         if self.kind == "binary" and len(self.categories) not in (0, 2):
-            raise ValueError(f"{self.name}: a binary variable names 0 or 2 categories")
+            raise InputError(f"{self.name}: a binary variable names 0 or 2 categories")
         if self.kind == "categorical" and len(self.categories) < 2:
-            raise ValueError(f"{self.name}: a categorical variable needs 2 categories or more")
+            raise InputError(f"{self.name}: a categorical variable needs 2 categories or more")
         if len(set(self.categories)) < len(self.categories):
-            raise ValueError(f"{self.name}: categories repeat in {self.categories}")
+            raise InputError(f"{self.name}: categories repeat in {self.categories}")
 
     @property
     def values(self) -> tuple[int, ...] | None:
@@ -119,7 +119,7 @@ class CausalGraph(Mapping[str, Variable]):
 
     def __getitem__(self, name: str) -> Variable:
         if name not in self._variables:
-            raise KeyError(f"unknown variable {name!r}; the graph has {list(self._variables)}")
+            raise UnknownName(f"unknown variable {name!r}; the graph has {list(self._variables)}")
         return self._variables[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -184,7 +184,7 @@ def _by_name(variables: Iterable[Variable]) -> dict[str, Variable]:
     given: dict[str, Variable] = {}
     for variable in variables:
         if variable.name in given:
-            raise ValueError(f"duplicate variable {variable.name!r}")
+            raise InputError(f"duplicate variable {variable.name!r}")
         given[variable.name] = variable
     return given
 
@@ -194,14 +194,14 @@ def _check_parents(
 ) -> dict[str, tuple[str, ...]]:
     for child, causes in parents.items():
         if isinstance(causes, str):
-            raise TypeError(f"the parents of {child!r} must be a sequence of names, not a string")
+            raise InputError(f"the parents of {child!r} must be a sequence of names, not a string")
         if child not in given:
-            raise ValueError(f"parents are given for an unknown variable {child!r}")
+            raise InputError(f"parents are given for an unknown variable {child!r}")
         for cause in causes:
             if cause not in given:
-                raise ValueError(f"{child!r} has an unknown parent {cause!r}")
+                raise InputError(f"{child!r} has an unknown parent {cause!r}")
         if len(set(causes)) < len(causes):
-            raise ValueError(f"{child!r} has a duplicate parent in {tuple(causes)}")
+            raise InputError(f"{child!r} has a duplicate parent in {tuple(causes)}")
     return {name: tuple(parents.get(name, ())) for name in given}
 
 
@@ -210,7 +210,7 @@ def _topological(parents: Mapping[str, tuple[str, ...]]) -> list[str]:
     try:
         TopologicalSorter(parents).prepare()
     except CycleError as error:
-        raise ValueError(f"the graph has a cycle: {' -> '.join(error.args[1])}") from None
+        raise InputError(f"the graph has a cycle: {' -> '.join(error.args[1])}") from None
 
     order: list[str] = []
     while len(order) < len(parents):

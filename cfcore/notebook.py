@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.restricted import SOURCES, check_place, marked, sources_in, tracked
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from papermill import PapermillExecutionError
 
 
-class NotebookError(ValueError):
+class NotebookError(InputError):
     """A notebook that cannot be read or executed."""
 
 

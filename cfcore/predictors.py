@@ -63,9 +63,9 @@ class PredictorConfig:
     def __post_init__(self) -> None:
         if self.architecture not in get_args(Architecture):
             known = get_args(Architecture)
-            raise ValueError(f"architecture must be one of {known}, not {self.architecture!r}")
+            raise InputError(f"architecture must be one of {known}, not {self.architecture!r}")
         if self.width < 1:
-            raise ValueError(f"width must be positive, not {self.width}")
+            raise InputError(f"width must be positive, not {self.width}")
 
 
 def convolutions(width: int) -> list[nn.Module]:
@@ -338,5 +338,5 @@ def _part(path: Path, number: int) -> Path:
 def _weights_path(path: Path | str) -> Path:
     path = Path(path)
     if path.suffix != ".safetensors":
-        raise ValueError(f"weights are kept in *.safetensors, not in {path.name!r}")
+        raise InputError(f"weights are kept in *.safetensors, not in {path.name!r}")
     return path

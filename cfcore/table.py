@@ -16,7 +16,7 @@ COUNTERFACTUAL = re.compile(r"p_cf_(0|[1-9][0-9]{0,8})")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-class FileError(ValueError):
+class FileError(InputError):
     """A file that cannot be used; the message names the file, and the row and value to blame."""
 
 

@@ -214,10 +214,10 @@ def check_target(variable: Variable, images: Images, target: Tensor) -> None:
     """Raises unless there is one finite, possible value for each image."""
     if target.ndim != 1 or len(images) != len(target) or len(target) == 0:
         shape = tuple(target.shape)
-        raise ValueError(f"{len(images)} images need as many targets, not shape {shape}")
+        raise InputError(f"{len(images)} images need as many targets, not shape {shape}")
     if not torch.isfinite(target).all():
         row = int((~torch.isfinite(target)).nonzero()[0])
-        raise ValueError(f"{variable.name} is not finite in row {row}: leave such rows out")
+        raise InputError(f"{variable.name} is not finite in row {row}: leave such rows out")
     seen = target.aminmax() if variable.kind == "continuous" else target.unique()
     for value in seen:
         row = int((target == value).nonzero()[0])

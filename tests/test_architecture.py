@@ -6,11 +6,21 @@ import inspect
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 import cfcore
+from cfcore.datasets import load_nih
+from cfcore.graph import CHEST, CausalGraph, Variable
+from cfcore.interventions import paper_grid
+from cfcore.notebook import read_value
+from cfcore.phantom import Phantom
+from cfcore.predictors import PredictorConfig
+from cfcore.scm.encoding import encode
+from cfcore.table import read_columns, weight_column
 
 PACKAGE = Path(cfcore.__file__).parent
 ROOT = PACKAGE.parent
@@ -123,6 +133,58 @@ def test_importing_the_package_loads_torch_and_numpy_only() -> None:
     loaded = set(subprocess.run(call, capture_output=True, text=True, check=True).stdout.split())
 
     assert {name for name in loaded if name not in sys.stdlib_module_names} <= {"cfcore", "numpy"}
+
+
+def raised(path: Path) -> set[str]:
+    """The names of the exceptions that a file raises."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)]
+    calls = [node.exc.func if isinstance(node.exc, ast.Call) else node.exc for node in nodes]
+    return {ast.unparse(call) for call in calls if call is not None}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_bad_input_is_always_an_input_error(path: Path) -> None:
+    # The metrics know nothing else of the package; whoever calls them checks first.
+    if noun(path) == "metrics":
+        assert raised(path) <= {"ValueError"}
+    else:
+        assert raised(path) & {"ValueError", "TypeError", "KeyError", "RuntimeError"} == set()
+
+
+def test_every_error_of_the_package_is_an_input_error() -> None:
+    errors = [
+        getattr(import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)), node.name)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        if any(ast.unparse(base).endswith(("Error", "Exception")) for base in node.bases)
+    ]
+
+    assert {kind.__name__ for kind in errors} > {"InputError", "FileError", "NotebookError"}
+    assert [kind for kind in errors if not issubclass(kind, cfcore.InputError)] == []
+
+
+BAD_INPUT = {
+    "a graph": (lambda: CausalGraph([Variable("a", "binary")], {"a": "a"}), "not a string"),
+    "a name": (lambda: CHEST["weight"], "unknown variable 'weight'"),
+    "parents": (lambda: encode(CHEST, {"sex": torch.ones(1)}, ["age"]), "have no 'age', only sex"),
+    "a population": (lambda: paper_grid().empirical({"sex": [0, 1]}), "have no 'age', only sex"),
+    "a phantom": (lambda: Phantom(size=4), "8 pixels a side or more"),
+    "a network": (lambda: PredictorConfig(architecture="resnet"), "architecture must be one of"),
+    "a folder": (lambda: load_nih("nowhere"), "nowhere"),
+    "a table": (lambda: read_columns("nowhere.csv", weight_column), "No such file"),
+    "a notebook": (lambda: read_value("alpha", "["), "not a value in YAML"),
+    "a loss": (lambda: cfcore.evaluate([0.5], [[0.5]], loss="mse"), "one of .*not 'mse'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_one_class_catches_all_bad_input(name: str) -> None:
+    call, message = BAD_INPUT[name]
+    with pytest.raises(cfcore.InputError, match=message) as caught:
+        call()
+
+    assert not str(caught.value).startswith(("'", '"'))  # as a KeyError would
 
 
 def docstrings() -> dict[str, str]:

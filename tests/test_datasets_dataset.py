@@ -10,6 +10,7 @@ import torch
 from miniature import pixels, write_broken_jpeg, write_image
 from PIL import Image
 
+from cfcore.checks import InputError
 from cfcore.datasets import COLUMNS, BadValue, BrokenImage, Dataset, MissingColumn, schema
 from cfcore.datasets.images import Files, Stored, decode, failures
 
@@ -280,7 +281,7 @@ def test_a_cache_that_failed_leaves_nothing(table: pd.DataFrame, tmp_path: Path)
 
 
 def test_a_function_without_fingerprint_is_not_cached(table: pd.DataFrame, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="fingerprint"):
+    with pytest.raises(InputError, match="fingerprint"):
         Dataset(table, lambda rows: torch.zeros(len(rows), 1, 4, 4)).cached(tmp_path)
 
 

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cfcore.checks import InputError
 from cfcore.graph import CHEST, CausalGraph, Variable
 
 
@@ -71,7 +72,7 @@ def test_a_graph_that_is_none_is_refused(names: str, parents: dict, message: str
 
 
 def test_parents_given_as_a_string_are_refused() -> None:
-    with pytest.raises(TypeError, match="not a string"):
+    with pytest.raises(InputError, match="not a string"):
         CausalGraph(binary("a", "b"), {"a": "b"})
 
 

@@ -60,7 +60,7 @@ def assemble(
         workers: Worker processes for that.
 
     Raises:
-        ValueError: If no image is left; the message is the report.
+        InputError: If no image is left; the message is the report.
         Leakage: If a patient is in two of the publisher's splits.
     """
     check_policy(unreadable)

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from cfcore.checks import InputError
 from cfcore.datasets.dataset import RACES, RANGES
 from cfcore.datasets.ledger import EXAMPLES, Ledger
 from cfcore.datasets.sheet import Sheet
@@ -98,7 +99,7 @@ def labels(
 
 def _settle(values: pd.Series, chosen: pd.Series, policy: Policy) -> pd.Series:
     if policy not in EFFECTS:
-        raise ValueError(f"policy {policy!r} is none of {', '.join(EFFECTS)}")
+        raise InputError(f"policy {policy!r} is none of {', '.join(EFFECTS)}")
     return values.mask(chosen, {"zero": 0.0, "one": 1.0}.get(policy, np.nan))
 
 

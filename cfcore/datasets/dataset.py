@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from cfcore.checks import InputError
+from cfcore.checks import InputError, UnknownName
 from cfcore.datasets.errors import BadValue, MissingColumn
 from cfcore.datasets.images import Memmap, Source, Stored
 from cfcore.datasets.ledger import Ledger
@@ -101,7 +101,7 @@ class Dataset:
         self._source = images if callable(images) else Stored(torch.as_tensor(images))
         self._rows = np.arange(len(table))
         if isinstance(self._source, Stored) and len(self._source.images) != len(table):
-            raise ValueError(f"{len(self._source.images)} images for {len(table)} rows")
+            raise InputError(f"{len(self._source.images)} images for {len(table)} rows")
         announce(self.restricted)
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class Dataset:
         """Parents as float32 tensors, shape (N,), NaN where missing."""
         unknown = [name for name in columns if name not in PARENTS]
         if unknown:
-            raise KeyError(f"{unknown} are not among the parents {list(PARENTS)}")
+            raise UnknownName(f"{unknown} are not among the parents {list(PARENTS)}")
         return {name: torch.tensor(self.table[name].to_numpy(np.float32)) for name in columns}
 
     def take(self, rows: Rows) -> "Dataset":
@@ -144,7 +144,7 @@ class Dataset:
             raise InputError(f"the table is no part of {self!r}: there is no row {row}")
         rows = table.index.to_numpy(dtype=np.int64)
         if not np.array_equal(self.table.image.iloc[rows].to_numpy(), table.image.to_numpy()):
-            raise ValueError(f"the table is no part of {self!r}: its images are others")
+            raise InputError(f"the table is no part of {self!r}: its images are others")
         return self._with(schema(table), self._rows[rows])
 
     def batches(
@@ -208,7 +208,7 @@ class Dataset:
             The same data set, reading from the cache.
         """
         if not hasattr(self._source, "fingerprint"):
-            raise TypeError(
+            raise InputError(
                 f"{self.name} draws its images with {self._source!r}, which has no method "
                 "fingerprint(rows) to tell when a cache is stale"
             )

@@ -3,7 +3,7 @@
 from cfcore.checks import InputError
 
 
-class MissingFile(FileNotFoundError):
+class MissingFile(InputError, FileNotFoundError):
     """A file that the layout of the data set promises is not there."""
 
 

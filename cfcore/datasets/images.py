@@ -36,7 +36,7 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
         The image, uint8, shape (H, W).
 
     Raises:
-        ValueError: If the pixels are fractions or have 32 bits, whose range is anyone's guess, or
+        InputError: If the pixels are fractions or have 32 bits, whose range is anyone's guess, or
             if there are far too many of them.
     """
     from PIL import Image
@@ -44,12 +44,12 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     try:
         opened = Image.open(path)
     except Image.DecompressionBombError as error:
-        raise ValueError(str(error)) from error
+        raise InputError(str(error)) from error
     with opened as image:
         # Some editions of Pillow call a PNG of 16 bits I.
         deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
         if image.mode[0] in "FI" and not deep:
-            raise ValueError(f"pixels of mode {image.mode!r}, expected 8 or 16 bits")
+            raise InputError(f"pixels of mode {image.mode!r}, expected 8 or 16 bits")
         if size is not None:
             image.draft("L", (2 * size, 2 * size))
         grey = image.convert("F" if deep else "L")
@@ -79,7 +79,7 @@ class Files:
         images = [self.pixels(row) for row in rows]
         for row, image in zip(rows, images, strict=True):
             if image.shape != images[0].shape:
-                raise ValueError(
+                raise InputError(
                     f"{self.paths[row]} has shape {image.shape}, {self.paths[rows[0]]} has "
                     f"{images[0].shape}: load with size=... to make them equal"
                 )
@@ -176,7 +176,7 @@ def as_images(pixels: np.ndarray | Tensor) -> Tensor:
     x = torch.as_tensor(pixels)
     x = x.unsqueeze(1) if x.ndim == 3 else x
     if x.ndim != 4 or x.shape[1] != 1:
-        raise ValueError(f"images have shape {tuple(x.shape)}, expected (B, H, W) or (B, 1, H, W)")
+        raise InputError(f"images have shape {tuple(x.shape)}, expected (B, H, W) or (B, 1, H, W)")
     return x.float() / 255 if x.dtype == torch.uint8 else x.float()
 
 

@@ -11,7 +11,6 @@ from cfcore.checks import InputError, check_count
 from cfcore.datasets.chexmask import CHUNK, DICE, LUNGS, fractions
 from cfcore.datasets.chexpert import load_chexpert
 from cfcore.datasets.dataset import PARENTS, RACES, Dataset
-from cfcore.datasets.errors import MissingFile
 from cfcore.datasets.layouts import LAYOUTS, PHYSIONET, Part, elsewhere
 from cfcore.datasets.mimic import load_mimic
 from cfcore.datasets.nih import load_nih
@@ -129,7 +128,7 @@ def inspect_masks(path: Path) -> Inspection:
             if sizes is None:
                 whole = sheet.frame[list(LUNGS)].notna().all(axis=1)
                 sizes = fractions(sheet.filtered(good & whole))
-    except (InputError, MissingFile) as error:
+    except InputError as error:
         found.problems.append(str(error))
         return found
     found.lines.append(f"{records:,} masks, {trusted:,} of them with a Dice estimate from 0.7 on")
@@ -217,7 +216,7 @@ def load_and_open(
     """Load a data set without its missing images, describe it and open some of the others."""
     try:
         data = load(unreadable="drop")
-    except (InputError, MissingFile) as error:
+    except InputError as error:
         found.problems.append(str(error))
         return
     found.lines += [*counts(data), *str(data.report).splitlines()]
@@ -262,7 +261,7 @@ def open_some(found: Inspection, data: Dataset, number: int) -> None:
     for row in rows:
         try:
             shapes.add(tuple(data[int(row)].shape[-2:]))
-        except (InputError, MissingFile) as error:
+        except InputError as error:
             broken.append(str(error))
     sides = sorted({side for shape in shapes for side in shape})
     size = f", sides from {sides[0]} to {sides[-1]} pixels" if sides else ""

@@ -153,7 +153,7 @@ def readable(path: Path) -> Iterator[None]:
     """Whatever a reader raises about a broken file becomes a :class:`BadValue` that names it."""
     try:
         yield
-    except (InputError, MissingFile):
+    except InputError:
         raise
     except UNREADABLE as error:
         problem = " ".join(str(error).split()) or type(error).__name__

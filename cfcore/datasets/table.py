@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from cfcore.checks import InputError
 from cfcore.datasets.assembly import (
     OnFailure,
     assemble,
@@ -98,7 +99,7 @@ def _read(path: Path, columns: Mapping[str, str]) -> Sheet:
     known = (*COLUMNS, "split")
     unknown = set(columns) - set(known)
     if unknown:
-        raise ValueError(f"columns renames {sorted(unknown)}, not among {', '.join(known)}")
+        raise InputError(f"columns renames {sorted(unknown)}, not among {', '.join(known)}")
     source = {name: columns.get(name, name) for name in known}
     required = {source["image"], source["patient"], *columns.values()}
     optional = set(source.values()) - required

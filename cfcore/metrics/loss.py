@@ -143,6 +143,6 @@ def resolve_loss(loss: str | Loss) -> Loss:
     """
     if callable(loss):
         return loss
-    if loss not in LOSSES:
+    if not isinstance(loss, str) or loss not in LOSSES:
         raise ValueError(f"loss must be a callable or one of {sorted(LOSSES)}, not {loss!r}")
     return LOSSES[loss]

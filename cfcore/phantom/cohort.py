@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cfcore.checks import InputError
 from cfcore.generator import Effect, Parents
 from cfcore.graph import CHEST, CausalGraph
 from cfcore.phantom.anatomy import measures
@@ -51,7 +52,7 @@ class Phantom:
 
     def __post_init__(self) -> None:
         if min(self.shape) < 8:
-            raise ValueError(f"images need 8 pixels a side or more, not {self.size}")
+            raise InputError(f"images need 8 pixels a side or more, not {self.size}")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -76,7 +77,7 @@ class Phantom:
             The cohort; its images are rendered when they are asked for.
         """
         if n < 1:
-            raise ValueError(f"a cohort needs a patient, not n = {n}")
+            raise InputError(f"a cohort needs a patient, not n = {n}")
         rows = torch.arange(n)
         noise = image_noise(rows, hospital=hospital, seed=seed)
         u = parent_noise(rows, hospital=hospital, seed=seed)
@@ -108,7 +109,7 @@ class Phantom:
             All parents after the action, each of shape (B,).
         """
         if effect not in ("direct", "total"):
-            raise ValueError(f"effect is 'direct' or 'total', not {effect!r}")
+            raise InputError(f"effect is 'direct' or 'total', not {effect!r}")
         acted = {name: pa[name] for name in PARENTS} | {
             name: _value(name, value, pa) for name, value in do.items()
         }
@@ -134,7 +135,7 @@ class Phantom:
         count = len(noise["texture"])
         wrong = {name: tuple(pa[name].shape) for name in PARENTS if pa[name].shape != (count,)}
         if wrong:
-            raise ValueError(f"parents of shape ({count},) are needed, not {wrong}")
+            raise InputError(f"parents of shape ({count},) are needed, not {wrong}")
         x = noise["gamma"].new_empty(count, 1, *self.shape)
         chunk = max(1, CHUNK.get(x.device.type, CHUNK["other"]) // (x.shape[2] * x.shape[3]))
         for start in range(0, count, chunk):
@@ -259,10 +260,10 @@ class Oracle:
             The noise, each of shape (B,).
         """
         if index is None:
-            raise ValueError("the oracle looks its noise up: pass index, the rows of the images")
+            raise InputError("the oracle looks its noise up: pass index, the rows of the images")
         if index.shape != x.shape[:1]:
             want, have = tuple(x.shape[:1]), tuple(index.shape)
-            raise ValueError(f"{len(x)} images need an index of shape {want}, not {have}")
+            raise InputError(f"{len(x)} images need an index of shape {want}, not {have}")
         return _take(self.noise, index)
 
     def act(
@@ -284,13 +285,13 @@ class Oracle:
 def _value(name: str, value: Tensor | float, pa: Parents) -> Tensor:
     """The value of one intervention as a tensor of shape (B,)."""
     if name not in PARENTS:
-        raise ValueError(f"do({name}) is not possible: the parents are {list(PARENTS)}")
+        raise InputError(f"do({name}) is not possible: the parents are {list(PARENTS)}")
     like = pa[name]
     if not isinstance(value, Tensor):
         CHEST[name].check(value)
         return torch.full_like(like, value)
     if value.shape not in ((), like.shape):
-        raise ValueError(f"do({name}) needs shape {tuple(like.shape)}, not {tuple(value.shape)}")
+        raise InputError(f"do({name}) needs shape {tuple(like.shape)}, not {tuple(value.shape)}")
     return value.to(like).expand_as(like)
 
 

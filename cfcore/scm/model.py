@@ -151,7 +151,7 @@ class DeepSCM(nn.Module):
             All parents after the action, each of shape (B,).
         """
         if effect not in ("direct", "total"):
-            raise ValueError(f"effect is 'direct' or 'total', not {effect!r}")
+            raise InputError(f"effect is 'direct' or 'total', not {effect!r}")
         values = {name: self._value(name, value, pa) for name, value in do.items()}
         follow = set(self.graph.descendants(*do)) - {self.target} if effect == "total" else set()
         acted: dict[str, Tensor] = {}
@@ -174,14 +174,14 @@ class DeepSCM(nn.Module):
 
     def _value(self, name: str, value: Tensor | float, pa: Parents) -> Tensor:
         if name not in self.names:
-            raise ValueError(f"do({name}) is not possible: the parents are {list(self.names)}")
+            raise InputError(f"do({name}) is not possible: the parents are {list(self.names)}")
         like = pa[name]
         if not isinstance(value, Tensor):
             self.graph[name].check(value)
             return torch.full_like(like, value)
         if value.shape not in ((), like.shape):
             have, want = tuple(value.shape), tuple(like.shape)
-            raise ValueError(f"do({name}) needs shape {want}, not {have}")
+            raise InputError(f"do({name}) needs shape {want}, not {have}")
         return value.to(like).expand_as(like)
 
     def extra_repr(self) -> str:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from cfcore.checks import InputError
 from cfcore.generator import Effect, Generator, Noise, Parents
 from cfcore.marginalise import act
 
@@ -77,7 +78,7 @@ class Plan:
     def __post_init__(self) -> None:
         unknown = [axiom for axiom in self.axioms if axiom not in AXIOMS]
         if unknown:
-            raise ValueError(f"unknown axioms {unknown}; there are {list(AXIOMS)}")
+            raise InputError(f"unknown axioms {unknown}; there are {list(AXIOMS)}")
 
 
 def draw(
