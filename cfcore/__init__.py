@@ -7,7 +7,7 @@ reduces such a table to every metric of the paper, :func:`bootstrap` adds interv
 """
 
 from cfcore.bootstrap import bootstrap, compare
-from cfcore.checks import InputError
+from cfcore.checks import InputError, ScoreWarning
 from cfcore.evaluate import UndefinedMetricWarning, evaluate
 from cfcore.predictions import Predictions
 
@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 __all__ = [
     "InputError",
     "Predictions",
+    "ScoreWarning",
     "UndefinedMetricWarning",
     "bootstrap",
     "compare",

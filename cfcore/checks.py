@@ -1,16 +1,26 @@
-"""Checks of what users pass in: early, and with the offending row and value in the message."""
+"""Checks of what users pass in: early, and with the offending row and value in the message.
+
+Every error and every warning about input is defined here or below one that is. torch is imported
+where a tensor is made: a command that prints its help needs these errors, but no tensor.
+"""
 
 import math
+import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
-Numbers = ArrayLike | Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Numbers = Union[ArrayLike, "torch.Tensor"]
 
 TOLERANCE = 1e-6  # how far weights may be from summing to one
+SLIGHT = 0.01  # what is outside [0, 1] by less is a probability with an error, not a logit
+FEW = 20  # fewer logits than this may all be in [0, 1] by chance
 
 
 class InputError(ValueError):
@@ -34,7 +44,15 @@ class UnknownName(InputError, KeyError):
     __str__ = Exception.__str__  # a KeyError would show its message in quotes
 
 
-def as_tensor(values: Numbers, name: str, axes: int) -> Tensor:
+class UndefinedMetricWarning(UserWarning):
+    """A metric has no value on these data, and is NaN."""
+
+
+class ScoreWarning(UserWarning):
+    """Scores that can be used, but look like something else than what they are said to be."""
+
+
+def as_tensor(values: Numbers, name: str, axes: int) -> "Tensor":
     """Numbers as a tensor, sharing memory where possible; no value is looked at.
 
     Args:
@@ -49,30 +67,57 @@ def as_tensor(values: Numbers, name: str, axes: int) -> Tensor:
         >>> as_tensor([[0.5, 0.25]], "p_cf", axes=2).shape
         torch.Size([1, 2])
     """
-    if not isinstance(values, Tensor):
+    import torch
+
+    if not isinstance(values, torch.Tensor):
         values = torch.from_numpy(as_array(values, name))
     if values.ndim != axes:
-        shape = tuple(values.shape)
-        raise InputError(f"needs {axes} axes, but its shape is {shape}", column=name)
+        problem = f"needs {axes} axes, but its shape is {tuple(values.shape)}"
+        if values.ndim == axes + 1 and name != "q":
+            problem += "; of several classes, pass one class at a time"
+        raise InputError(problem, column=name)
     if values.is_complex():
         raise InputError("must be real numbers, not complex ones", column=name)
     return values.detach()
 
 
 def as_array(values: Numbers, name: str) -> np.ndarray:
-    """Numbers as an array that torch can share."""
+    """Numbers as an array that torch can share; text is refused, even if it spells numbers."""
     try:
         array = np.asarray(values)
     except ValueError:
         raise InputError("is ragged: its rows differ in length", column=name) from None
+    if array.dtype.kind == "O":
+        array = from_objects(array, name)
+    if array.dtype.kind == "c":
+        raise InputError("must be real numbers, not complex ones", column=name)
     if array.dtype.kind not in "biuf":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"must be numbers, not {array.dtype}", column=name) from None
+        raise InputError(f"must be numbers, not {array.dtype}", column=name)
     if array.dtype.itemsize > 8 or (array.dtype.kind == "u" and array.dtype.itemsize > 1):
         array = array.astype(np.float64)
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="CW")
+
+
+def from_objects(array: np.ndarray, name: str) -> np.ndarray:
+    """Objects as float64; the first that is not a number is named.
+
+    Example:
+        >>> from_objects(np.array([1, 0.5, True], dtype=object), "p_obs")
+        array([1. , 0.5, 1. ])
+        >>> from_objects(np.array([[0.5, "0.5"]], dtype=object), "p_cf")
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: p_cf_1[0]: '0.5' is not a number
+    """
+    numbers = np.empty(array.shape)
+    for place, value in np.ndenumerate(array):
+        try:
+            numbers[place] = float("text" if isinstance(value, str | bytes) else value)
+        except (TypeError, ValueError):
+            row, *column = place or (None,)
+            name = "_".join([name, *map(str, column)])
+            raise InputError(f"{value!r} is not a number", column=name, row=row) from None
+    return numbers
 
 
 def shown(value: float) -> str:
@@ -85,23 +130,23 @@ def shown(value: float) -> str:
     return repr(value).removesuffix(".0")
 
 
-def first_row(bad: Tensor) -> tuple[int, ...]:
+def first_row(bad: "Tensor") -> tuple[int, ...]:
     """The first place where ``bad`` holds."""
-    return tuple(torch.nonzero(bad)[0].tolist())
+    return tuple(bad.nonzero()[0].tolist())
 
 
-def check_range(values: Tensor, name: str, low: float, high: float, what: str) -> None:
+def check_range(values: "Tensor", name: str, low: float, high: float, what: str) -> None:
     """Refuse numbers that are NaN, infinite or outside [low, high].
 
     Example:
-        >>> check_range(torch.tensor([0.5, 1.5]), "p_obs", 0, 1, "a probability in [0, 1]")
+        >>> check_range(as_tensor([0.5, 1.5], "p_obs", axes=1), "p_obs", 0, 1, "a share")
         Traceback (most recent call last):
         ...
-        cfcore.checks.InputError: p_obs[1]: 1.5 is not a probability in [0, 1]
+        cfcore.checks.InputError: p_obs[1]: 1.5 is not a share
     """
     if values.numel() == 0:
         return
-    lowest, highest = torch.stack(values.aminmax()).double().tolist()  # NaN if any is
+    lowest, highest = ends(values)
     if low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest):
         return
 
@@ -112,7 +157,67 @@ def check_range(values: Tensor, name: str, low: float, high: float, what: str) -
     raise InputError(f"{value} is not {what}", column=name, row=row)
 
 
-def check_labels(y: Tensor, name: str = "y") -> None:
+def ends(values: "Tensor") -> tuple[float, float]:
+    """The smallest and the largest value; both NaN if any is."""
+    lowest, highest = values.aminmax()
+    return lowest.item(), highest.item()
+
+
+def check_probabilities(values: "Tensor", name: str) -> None:
+    """Refuse what is not in [0, 1], and say if it looks like logits or per cent.
+
+    Example:
+        >>> check_probabilities(as_tensor([0.5, -1.5], "p_obs", axes=1), "p_obs")
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: p_obs[1]: -1.5 is not a probability in [0, 1]; are these logits?
+    """
+    try:
+        check_range(values, name, 0, 1, "a probability in [0, 1]")
+    except InputError as error:
+        lowest, highest = ends(values)
+        hint = ""
+        if lowest < -SLIGHT:
+            hint = "; are these logits?"
+        elif highest > 1 + SLIGHT:
+            hint = "; are these logits, or per cent?"
+        raise InputError(error.problem + hint, column=error.column, row=error.row) from None
+
+
+def warn_of_probabilities(*logits: "Tensor", name: str = "logits") -> None:
+    """Warn if scores that are said to be logits look like probabilities.
+
+    Logits have either sign and hardly any limits. Twenty or more that all lie in [0, 1], and of
+    which the largest is at least twice the smallest, are most likely probabilities, and every
+    metric of them would be wrong. (The logits of an untrained network are nearly all the same.)
+
+    Args:
+        logits: The scores of one predictor, in any number of tensors of any shape.
+        name: What to call them.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_of_probabilities(as_tensor(np.linspace(0, 1, 20), "p", axes=1))
+        >>> print(caught[0].message)
+        logits: all 20 lie in [0, 1]; are these probabilities? Logits are expected: log(p / (1 - p))
+    """
+    given = [values for values in logits if values.numel()]
+    count = sum(values.numel() for values in given)
+    if count < FEW:
+        return
+    lows, highs = zip(*map(ends, given), strict=True)
+    low, high = min(lows), max(highs)
+    if 0 <= low < high <= 1 and high >= 2 * low and all(value == value for value in lows):
+        warnings.warn(
+            f"{name}: all {count} lie in [0, 1]; are these probabilities? Logits are expected: "
+            "log(p / (1 - p))",
+            ScoreWarning,
+            stacklevel=4,  # whoever makes Predictions, whose __init__ is between
+        )
+
+
+def check_labels(y: "Tensor", name: str = "y") -> None:
     """Refuse labels other than 0 and 1."""
     wrong = (y != 0) & (y != 1)
     if wrong.any():
@@ -120,7 +225,7 @@ def check_labels(y: Tensor, name: str = "y") -> None:
         raise InputError(f"{shown(y[row].item())} is not a label, 0 or 1", column=name, row=row)
 
 
-def check_sizes(obs: Tensor, cf: Tensor, y: Tensor | None, names: Sequence[str]) -> None:
+def check_sizes(obs: "Tensor", cf: "Tensor", y: "Tensor | None", names: Sequence[str]) -> None:
     """Refuse empty tables and arguments that are not about the same patients."""
     if obs.shape[0] == 0:
         raise InputError("there are no patients (N = 0)", column=names[0])
@@ -133,7 +238,7 @@ def check_sizes(obs: Tensor, cf: Tensor, y: Tensor | None, names: Sequence[str])
             )
 
 
-def check_weights(q: Numbers | None, interventions: int) -> Tensor:
+def check_weights(q: Numbers | None, interventions: int) -> "Tensor":
     """Intervention probabilities in float64, uniform by default, summing to exactly one.
 
     Example:
@@ -144,6 +249,8 @@ def check_weights(q: Numbers | None, interventions: int) -> Tensor:
         ...
         cfcore.checks.InputError: q: the weights sum to 1.1, not to 1
     """
+    import torch
+
     if q is None:
         return torch.full((interventions,), 1 / interventions, dtype=torch.float64)
     q = as_tensor(q, "q", axes=1).double()

@@ -10,11 +10,13 @@ from torch import Tensor
 from cfcore.checks import (
     InputError,
     Numbers,
+    UndefinedMetricWarning,
     as_tensor,
     check_alphas,
     check_count,
     check_fraction,
     check_labels,
+    check_probabilities,
     check_range,
     check_sizes,
     check_weights,
@@ -24,10 +26,6 @@ from cfcore.metrics.summary import Question, Reading, from_logits, from_probabil
 
 FLOAT_MAX = torch.finfo(torch.float64).max
 MOST_BINS = 1_000_000
-
-
-class UndefinedMetricWarning(UserWarning):
-    """A metric has no value on these data, and is NaN."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def check_table(
         if logits:
             check_logits(scores, name)
         else:
-            check_range(scores, name, 0, 1, "a probability in [0, 1]")
+            check_probabilities(scores, name)
     if y is not None:
         check_labels(y)
         y = y.to(obs.device)

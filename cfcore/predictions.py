@@ -18,6 +18,7 @@ from cfcore.checks import (
     check_fraction,
     check_labels,
     check_weights,
+    warn_of_probabilities,
 )
 from cfcore.evaluate import Table, check_logits, check_question, check_table, evaluate_table
 from cfcore.files import write_atomically
@@ -45,6 +46,7 @@ class Predictions:
     r"""Observed, null and counterfactual logits of one predictor, with all that explains them.
 
     Logits, not probabilities: a saturated float32 probability has lost its loss and its rank.
+    Scores that all lie in [0, 1] come with a :class:`cfcore.ScoreWarning`.
 
     Attributes:
         logit_obs: Logits of the observed images, shape (N,).
@@ -103,6 +105,7 @@ class Predictions:
             check_shape(values, f"grid.{name}", (interventions,), (rows, interventions))
         if interventions == 0 or (self.draws and interventions < 2):
             raise InputError(f"{interventions} worlds are too few", column="logit_cf")
+        warn_of_probabilities(self.logit_obs, self.logit_cf, name="logit_obs and logit_cf")
         object.__setattr__(self, "q", check_weights(self.q, interventions))
         if self.patient is not None:
             object.__setattr__(self, "patient", check_patients(self.patient, rows))

@@ -1,6 +1,7 @@
 """Reading scores from CSV files, and saying exactly which cell cannot be used."""
 
 import csv
+import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from cfcore.checks import InputError
 CHUNK = 10_000  # rows at a time
 COUNTERFACTUAL = re.compile(r"p_cf_(0|[1-9][0-9]{0,8})")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+EXPECTED = "a CSV file is expected: UTF-8 text, a header, commas between the columns"
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+STARTS = {b"PK": "a zip archive such as npz or xlsx", b"\x1f\x8b": "gzip", b"PAR1": "parquet"}
 
 
 class FileError(InputError):
@@ -58,6 +62,10 @@ def read_header(path: Path, reader: "csv.reader") -> list[str]:
     header = [name.strip() for name in next((row for row in reader if row), [])]
     if not header:
         raise FileError(f"{path}: the file is empty; its first line must name the columns")
+    for separator, words in SEPARATORS.items():
+        if len(header) == 1 and separator in header[0]:
+            problem = f"the columns seem to be separated by {words}, not commas ({header[0]!r})"
+            raise FileError(f"{path}, row 1: {problem}")
     for name in header:
         if name and header.count(name) > 1:
             raise FileError(f"{path}, row 1: there are {header.count(name)} columns {name!r}")
@@ -79,16 +87,17 @@ def read_columns(path: str | Path, choose: Callable[[Path, list[str]], list[str]
     """
     path = Path(path)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
+        with path.open("rb") as file:
+            check_start(path, file.peek(4))
+            text = io.TextIOWrapper(file, newline="", encoding="utf-8-sig")
+            reader = csv.reader(text, strict=True)
             header = read_header(path, reader)
             names = choose(path, header)
-            wanted = [header.index(name) for name in names]
-            parts = list(read_parts(path, reader, header, wanted))
+            parts = list(read_parts(path, reader, header, names))
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise FileError(f"{path}: not UTF-8 text (byte {error.start})") from None
+        raise FileError(f"{path}: not UTF-8 text (byte {error.start}); {EXPECTED}") from None
     except csv.Error as error:
         raise FileError(f"{path}, row {reader.line_num}: {error}") from None
     if not parts:
@@ -96,12 +105,23 @@ def read_columns(path: str | Path, choose: Callable[[Path, list[str]], list[str]
     return Columns(path, names, *(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
+def check_start(path: Path, start: bytes) -> None:
+    """Refuse what its first bytes, or its name, show to be no text."""
+    if path.suffix == ".safetensors":
+        call = "cfcore.Predictions.load(path).bootstrap()"
+        raise FileError(f"{path}: predictions as cfcore marginalise writes them; use {call}")
+    for known, kind in STARTS.items():
+        if start.startswith(known):
+            raise FileError(f"{path}: this is {kind}; {EXPECTED}")
+
+
 def read_parts(
-    path: Path, reader: "csv.reader", header: list[str], wanted: list[int]
+    path: Path, reader: "csv.reader", header: list[str], names: list[str]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Numbers and lines of the rows, ten thousand at a time."""
     rows: list[list[str]] = []
     lines: list[int] = []
+    wanted = [header.index(name) for name in names]
     end = reader.line_num
     for row in reader:
         line, end = end + 1, reader.line_num  # a quoted cell may span several lines
@@ -113,10 +133,10 @@ def read_parts(
         rows.append([row[i] for i in wanted])
         lines.append(line)
         if len(rows) == CHUNK:
-            yield as_numbers(path, rows, lines, [header[i] for i in wanted]), np.array(lines)
+            yield as_numbers(path, rows, lines, names), np.array(lines)
             rows, lines = [], []
     if rows:
-        yield as_numbers(path, rows, lines, [header[i] for i in wanted]), np.array(lines)
+        yield as_numbers(path, rows, lines, names), np.array(lines)
 
 
 def as_numbers(path: Path, rows: list[list[str]], lines: list[int], names: list[str]) -> np.ndarray:
@@ -129,16 +149,22 @@ def as_numbers(path: Path, rows: list[list[str]], lines: list[int], names: list[
     if "_" in text or not text.isascii() or not np.isfinite(numbers).all():
         for row, line in zip(rows, lines, strict=True):
             for cell, name in zip(row, names, strict=True):
-                check_number(cell, f"{path}, row {line}, column {name}")
+                what = "a label, 0 or 1" if name == "y" else "a finite number"
+                check_number(cell, f"{path}, row {line}, column {name}", what)
     return numbers
 
 
-def check_number(cell: str, place: str) -> None:
+def check_number(cell: str, place: str, what: str) -> None:
     """Refuse a cell that is not a number as everybody writes them, or too large for one."""
     if not cell.strip():
         raise FileError(f"{place}: the cell is empty")
     if not NUMBER.fullmatch(cell.strip()) or not np.isfinite(float(cell)):
-        raise FileError(f"{place}: {cell!r} is not a finite number")
+        raise FileError(f"{place}: {cell!r} is not {what}")
+
+
+def listed(header: list[str]) -> str:
+    """The first names of a header, for a message."""
+    return ", ".join(header[:8]) + (", ..." if len(header) > 8 else "")
 
 
 def score_columns(path: Path, header: list[str]) -> list[str]:
@@ -153,8 +179,7 @@ def score_columns(path: Path, header: list[str]) -> list[str]:
         cfcore.table.FileError: t.csv, row 1: there is no column p_cf_1, but a column p_cf_2
     """
     if "p_obs" not in header:
-        found = ", ".join(header[:8]) + (", ..." if len(header) > 8 else "")
-        raise FileError(f"{path}, row 1: there is no column p_obs (found: {found})")
+        raise FileError(f"{path}, row 1: there is no column p_obs (found: {listed(header)})")
     for name in header:
         if name.startswith("p_cf") and not COUNTERFACTUAL.fullmatch(name):
             raise FileError(
@@ -173,5 +198,5 @@ def score_columns(path: Path, header: list[str]) -> list[str]:
 def weight_column(path: Path, header: list[str]) -> list[str]:
     """The column of a file of weights: ``q``."""
     if "q" not in header:
-        raise FileError(f"{path}, row 1: there is no column q (found: {', '.join(header[:8])})")
+        raise FileError(f"{path}, row 1: there is no column q (found: {listed(header)})")
     return ["q"]

@@ -1,5 +1,6 @@
 """The command line: the same numbers, and one helpful line when something is wrong."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -144,10 +145,21 @@ BAD = {
     "from 1": (table("0.1,0.1", header="p_obs,p_cf_1"), ["row 1", "no column p_cf_0"]),
     "odd name": (table("0.1,0.1,1", header="p_obs,p_cf_0,p_cf_x"), ["row 1", "'p_cf_x'"]),
     "twice": (table("0.1,0.1,1", header="p_obs,p_cf_0,p_cf_0"), ["row 1", "2 columns", "p_cf_0"]),
-    "semicolons": (table(header="p_obs;y;p_cf_0").replace(",", ";"), ["row 1", "p_obs"]),
+    "semicolons": (
+        table(header="p_obs;y;p_cf_0").replace(",", ";"),
+        ["row 1", "p_obs", "separated by semicolons, not commas"],
+    ),
+    "tabs": (table().replace(",", "\t"), ["row 1", "separated by tabs, not commas"]),
+    "true label": (table("0.1,True,0.1,0.3"), ["row 2", "column y: 'True' is not a label, 0 or 1"]),
+    "yes label": (table("0.1,yes,0.1,0.3"), ["row 2", "'yes' is not a label, 0 or 1"]),
+    "logits": (table("-1.2,1,0.3,2.2"), ["row 2", "-1.2 is not", "are these logits?"]),
+    "per cent": (table("0.7,1,55,80"), ["row 2", "55 is not a prob", "per cent?"]),
+    "npz": (b"PK\x03\x04\x14\x00", ["this is a zip archive such as npz", "a CSV file is exp"]),
+    "gzip": (gzip.compress(table().encode()), ["this is gzip", "a CSV file is expected"]),
+    "parquet": (b"PAR1\x15\x04", ["this is parquet", "a CSV file is expected"]),
     "empty": ("", ["the file is empty"]),
     "header only": (HEADER + "\n", ["no rows"]),
-    "not text": (b"\x89PNG\r\n\xff\xfe", ["UTF-8"]),
+    "not text": (b"\x89PNG\r\n\xff\xfe", ["not UTF-8 text (byte 0)", "a CSV file is expected"]),
     "zero byte": (table("0.1,1,\0,0.3"), ["row 2"]),
     "open quote": (table('0.1,1,"0.1,0.3'), ["row"]),
 }
@@ -256,6 +268,25 @@ def test_help_names_every_command_and_option() -> None:
         call = [sys.executable, "-m", "cfcore.cli", *command.split(), "--help"]
         shown = subprocess.run(call, capture_output=True, text=True, check=True).stdout
         assert [word for word in expected if word not in shown] == []
+
+
+def test_the_file_of_a_marginalisation_says_how_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, b"\x08\x00\x00\x00\x00\x00\x00\x00{}", "basic.safetensors")
+
+    assert main(["evaluate", str(path)]) == 2
+
+    assert "cfcore.Predictions.load(path).bootstrap()" in capsys.readouterr().err
+
+
+def test_a_table_may_come_through_a_pipe(tmp_path: Path) -> None:
+    path = write(tmp_path, table())
+    call = f"{sys.executable} -m cfcore.cli evaluate <(cat {path})"
+
+    shown = subprocess.run(["bash", "-c", call], capture_output=True, text=True, check=True)
+
+    assert "N = 3, K = 2" in shown.stdout
 
 
 def test_the_audit_prints_and_writes_what_it_finds(

@@ -26,6 +26,34 @@ BAD = {
     "label NaN": ((P_OBS, P_CF, [0, np.nan, 1]), {}, r"y\[1\]: nan is not a label"),
     "ragged": ((P_OBS, [[0.1], [0.1, 0.2], [0.1]], Y), {}, "p_cf: is ragged"),
     "text": ((["a", "b", "c"], P_CF, Y), {}, "p_obs: must be numbers"),
+    "numbers as text": ((["0.9", "0.2", "0.6"], P_CF, Y), {}, "p_obs: must be numbers, not <U3"),
+    "a series of text": ((pd.Series(P_OBS).astype(str), P_CF, Y), {}, r"p_obs\[0\]: '0.9' is not"),
+    "one text": ((P_OBS, changed(P_CF, 1, [0.1, "1"]), Y), {}, "p_cf: must be numbers"),
+    "labels as text": ((P_OBS, P_CF, ["1", "0", "1"]), {}, "y: must be numbers"),
+    "text in objects": (
+        (P_OBS, np.array(changed(P_CF, 1, [0.1, "1"]), dtype=object), Y),
+        {},
+        r"p_cf_1\[1\]: '1' is not a number",
+    ),
+    "nothing": ((changed(P_OBS, 2, None), P_CF, Y), {}, r"p_obs\[2\]: None is not a number"),
+    "missing": (
+        (P_OBS, P_CF, pd.array([1, None, 0], dtype="Int64")),
+        {},
+        r"y\[1\]: (<NA> is not a number|nan is not a label)",
+    ),
+    "dates": ((np.zeros(3, dtype="M8[s]"), P_CF, Y), {}, "p_obs: must be numbers"),
+    "complex array": ((np.ones(3, dtype=complex), P_CF, Y), {}, "p_obs: must be real"),
+    "logits": (([-1.2, 0.3, 2.2], P_CF, Y), {}, r"p_obs\[0\]: -1.2 is not.*\]; are these logits\?"),
+    "per cent": (
+        (P_OBS, np.multiply(P_CF, 100), Y),
+        {},
+        "90 is not.*; are these logits, or per ce",
+    ),
+    "rounding": ((changed(P_OBS, 0, 1 + 1e-9), P_CF, Y), {}, r"in \[0, 1\]$"),
+    "classes": ((P_CF, P_CF, Y), {}, r"p_obs: needs 1 axes.*\(3, 2\); .*one class at a time"),
+    "classes in worlds": ((P_OBS, [P_CF], Y), {}, r"p_cf: needs 2 axes.*; .*one class at a time"),
+    "loss": ((P_OBS, P_CF, Y), {"loss": "mse"}, r"loss must be a callable or one of .*'mse'"),
+    "loss list": ((P_OBS, P_CF, Y), {"loss": ["bce"]}, "loss must be a callable or one of"),
     "complex": ((torch.ones(3, dtype=torch.complex64), P_CF, Y), {}, "p_obs: must be real"),
     "one axis": ((P_OBS, P_OBS, Y), {}, r"p_cf: needs 2 axes, but its shape is \(3,\)"),
     "no patients": ((np.zeros(0), np.zeros((0, 2)), None), {}, "no patients"),
@@ -65,12 +93,31 @@ def test_bad_input_is_refused_with_its_place_and_value(name: str) -> None:
         lambda x: torch.tensor(x, dtype=torch.float64).requires_grad_(),
         lambda x: pd.DataFrame(x).squeeze(axis=1) if np.ndim(x) == 1 else pd.DataFrame(x),
         lambda x: np.array(x, dtype=object),
+        lambda x: (
+            pd.array(x, dtype="Float64") if np.ndim(x) == 1 else pd.DataFrame(x, dtype="Float64")
+        ),
     ],
 )
 def test_any_kind_of_numbers_will_do(convert: object) -> None:
     expected = evaluate(P_OBS, P_CF, Y)
 
     assert evaluate(*map(convert, (P_OBS, P_CF, Y))) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(Y, dtype=bool),
+        pd.Series(Y, dtype="boolean"),
+        pd.Series(Y, dtype="Int64"),
+        pd.Categorical(Y),
+        pd.Series(Y, dtype="category"),
+        np.array([True, 0, 1.0], dtype=object),
+    ],
+    ids=lambda labels: f"{type(labels).__name__}-{labels.dtype}",
+)
+def test_any_kind_of_labels_will_do(labels: object) -> None:
+    assert evaluate(P_OBS, P_CF, labels) == evaluate(P_OBS, P_CF, Y)
 
 
 def test_input_is_not_changed() -> None:

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cfcore import InputError, Predictions, evaluate
+from cfcore import InputError, Predictions, ScoreWarning, evaluate
 
 
 def example(n: int = 40, **changes: object) -> Predictions:
@@ -255,6 +256,38 @@ def test_the_floor_refuses_what_is_not_a_number() -> None:
         example(logit_null=null).floor()
     with pytest.raises(InputError, match="threshold: 2 is outside"):
         example().floor(threshold=2)
+
+
+def test_logits_that_look_like_probabilities_are_warned_of() -> None:
+    given = example()
+    p_obs, p_cf = given.logit_obs.sigmoid(), given.logit_cf.sigmoid()
+
+    with pytest.warns(ScoreWarning, match=r"all 200 lie in \[0, 1\]; are these prob") as caught:
+        example(logit_obs=p_obs, logit_cf=p_cf)
+
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(ScoreWarning):  # a rare finding
+        example(logit_obs=p_obs / 20, logit_cf=p_cf / 20)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda logit: logit,
+        lambda logit: logit.abs(),
+        lambda logit: -logit.sigmoid(),
+        lambda logit: 0.11 + 0.01 * logit.sigmoid(),  # an untrained network
+        lambda logit: torch.zeros_like(logit),
+    ],
+)
+def test_other_logits_are_not_warned_of(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    given = example()
+
+    example(logit_obs=change(given.logit_obs), logit_cf=change(given.logit_cf))
+
+
+def test_a_few_logits_may_all_be_fractions() -> None:
+    Predictions(torch.rand(3), torch.rand(3), torch.rand(3, 4), grid={"age": torch.arange(4)})
 
 
 def test_options_reach_every_method() -> None:
