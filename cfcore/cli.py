@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import cfcore
-from cfcore.checks import InputError
+from cfcore.checks import InputError, ScoreWarning, UndefinedMetricWarning
 from cfcore.commands import (
     add_check_data,
     add_predictor,
@@ -18,10 +18,10 @@ from cfcore.commands import (
     add_source,
     folders,
 )
-from cfcore.evaluate import UndefinedMetricWarning
 from cfcore.files import write_atomically
 from cfcore.generating import add_generating
 from cfcore.publishing import add_publishing
+from cfcore.scoring import add_evaluate
 
 EXPECTED = (InputError, OSError, FloatingPointError)
 
@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UndefinedMetricWarning)
+            for kind in (UndefinedMetricWarning, ScoreWarning):
+                warnings.simplefilter("always", kind)
             arguments.command(arguments)
             sys.stdout.flush()
         for warning in caught:
@@ -85,100 +86,6 @@ def parser() -> Parser:
     add_run(commands)
     add_publishing(commands)
     return root
-
-
-def add_evaluate(commands: "argparse._SubParsersAction[Parser]") -> None:
-    command = commands.add_parser(
-        "evaluate",
-        help="every metric of the paper from a table of probabilities",
-        description="Every metric of the paper for one predictor, from a CSV file with the columns "
-        "p_obs (probability on the observed image), p_cf_0 ... p_cf_{K-1} (on each counterfactual "
-        "image) and, if labels are known, y (0 or 1). Other columns are ignored.",
-    )
-    command.add_argument("file", type=Path, metavar="FILE.csv", help="one row for each image")
-    command.add_argument(
-        "--q",
-        type=Path,
-        metavar="FILE",
-        help="CSV file with a column q: K intervention probabilities in the order of the p_cf "
-        "columns, summing to one (default: uniform)",
-    )
-    command.add_argument(
-        "--threshold",
-        type=float,
-        default=0.5,
-        metavar="T",
-        help="a decision is positive if p > T (default: %(default)s)",
-    )
-    command.add_argument(
-        "--alphas",
-        type=float,
-        nargs="+",
-        default=[0.5, 0.25, 0.1],
-        metavar="A",
-        help="tail masses of the tail risks, in [0, 1] (default: 0.5 0.25 0.1)",
-    )
-    command.add_argument(
-        "--bins",
-        type=int,
-        default=10,
-        metavar="B",
-        help="calibration bins of equal width (default: %(default)s)",
-    )
-    command.add_argument(
-        "--replicates",
-        type=int,
-        default=0,
-        metavar="R",
-        help="also print 95 %% intervals from R bootstrap samples of the rows (default: none)",
-    )
-    command.add_argument(
-        "--json", type=Path, metavar="OUT", help="also write the metrics to a JSON file"
-    )
-    command.set_defaults(command=evaluate)
-
-
-def evaluate(arguments: argparse.Namespace) -> None:
-    """Print every metric of a table of probabilities."""
-    from cfcore.bootstrap import bootstrap
-    from cfcore.checks import check_count, check_weights
-    from cfcore.evaluate import check_question
-    from cfcore.report import as_frame, as_json, as_text
-    from cfcore.table import read_columns, score_columns, weight_column
-
-    refuse_overwriting(arguments.json, arguments.file, arguments.q)
-    scores = read_columns(arguments.file, score_columns)
-    p_cf = scores.values[:, [name.startswith("p_cf") for name in scores.names]]
-    data = (scores["p_obs"], p_cf, scores["y"] if "y" in scores.names else None)
-    options = {name: getattr(arguments, name) for name in ("threshold", "alphas", "bins")}
-    if arguments.q is not None:
-        weights = read_columns(arguments.q, weight_column)
-        with weights.blame():
-            options["q"] = check_weights(weights["q"], p_cf.shape[1])
-
-    check_question(options["threshold"], options["alphas"], options["bins"])
-    if arguments.replicates:
-        check_count(arguments.replicates, "replicates", least=2)
-    with scores.blame():
-        if arguments.replicates:
-            frame = bootstrap(*data, **options, replicates=arguments.replicates)
-            metrics = dict(zip(frame.metric, frame.estimate, strict=True))
-        else:
-            metrics = cfcore.evaluate(*data, **options)
-            frame = as_frame(metrics)
-    if arguments.json is not None:
-        write_atomically(arguments.json, as_json(metrics).encode())
-    print(f"{arguments.file}: N = {len(p_cf)}, K = {p_cf.shape[1]}")
-    print(as_text(frame))
-
-
-def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
-    """Refuse an output that would replace an input."""
-    if out is None or not out.exists():
-        return
-    for path in inputs:
-        if path is not None and path.exists() and out.samefile(path):
-            raise InputError(f"{out}: this is an input; write the output elsewhere")
 
 
 def add_audit(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -20,11 +20,11 @@ from cfcore.generator import Effect, Generator
 from cfcore.interventions import Grid, paper_grid, parse_values
 from cfcore.marginalise import marginalise
 from cfcore.predictions import Predictions
+from cfcore.predictor import check_device
 from cfcore.predictors import LogitOffset, Predictor, load
 from cfcore.recipes import Preset, Recipe, obtain, patients
 from cfcore.recipes import preset as find_preset
 from cfcore.restricted import check_place, marked
-from cfcore.scoring import check_device
 from cfcore.shards import World
 from cfcore.sources import Folders, check_given, identity
 from cfcore.testsets import test_set

@@ -24,9 +24,7 @@ from cfcore.generator import Effect, Generator, Noise, Parents
 from cfcore.imputation import LOG, count_imputed, fill_in, tell
 from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
-from cfcore.predictors import Predictor
-from cfcore.restricted import marked
-from cfcore.scoring import (
+from cfcore.predictor import (
     Labels,
     check_device,
     check_predictors,
@@ -34,6 +32,8 @@ from cfcore.scoring import (
     find_labels,
     score,
 )
+from cfcore.predictors import Predictor
+from cfcore.restricted import marked
 from cfcore.shards import Shards, World
 
 SHARD = 256  # patients that a kill can cost at most

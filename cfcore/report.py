@@ -77,12 +77,37 @@ def as_text(frame: "pd.DataFrame", digits: int = 4) -> str:
     return "\n".join(lines)
 
 
-def as_json(metrics: Mapping[str, float]) -> str:
+def as_json(
+    metrics: Mapping[str, float],
+    frame: "pd.DataFrame | None" = None,
+    resampling: Mapping[str, object] | None = None,
+) -> str:
     """A report as a JSON object; undefined metrics are null.
+
+    Args:
+        metrics: The estimates, each an entry of its own.
+        frame: Columns ``metric, low, high``, for an entry ``intervals`` that holds the two ends of
+            each interval, or null.
+        resampling: What the intervals came from, for an entry of that name; without it there is
+            no entry about intervals.
+
+    Returns:
+        The text.
 
     Example:
         >>> as_json({"S_var": 0.25, "S_rank": float("nan")})
         '{\\n  "S_var": 0.25,\\n  "S_rank": null\\n}\\n'
     """
-    numbers = {name: None if value != value else value for name, value in metrics.items()}
-    return json.dumps(numbers, indent=2, allow_nan=False) + "\n"
+    report: dict[str, object] = {name: number(value) for name, value in metrics.items()}
+    if frame is not None and resampling is not None:
+        ends = zip(frame.metric, map(number, frame.low), map(number, frame.high), strict=True)
+        report["intervals"] = {
+            name: None if None in (low, high) else [low, high] for name, low, high in ends
+        }
+        report["resampling"] = dict(resampling)
+    return json.dumps(report, indent=2, allow_nan=False) + "\n"
+
+
+def number(value: float) -> float | None:
+    """A number as JSON has it: null if it is undefined."""
+    return None if value != value else float(value)

@@ -1,170 +1,149 @@
-"""Predictors as users pass them: checked before anything is computed, called, and labelled."""
+"""The command that evaluates a table of scores."""
 
-import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import argparse
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 
-import torch
-from torch import Tensor, nn
+from cfcore.checks import InputError
 
-from cfcore.checks import InputError, Numbers, as_tensor, check_labels
-from cfcore.datasets import Dataset
-from cfcore.generator import Parents
-from cfcore.predictors import Predictor
-
-LABEL = "effusion"
-"""The column of labels by which predictors are judged, unless ``labels`` says otherwise."""
-
-Labels = Mapping[str, str | Numbers | None]
-"""By predictor: the name of a column, labels 0 or 1 of shape (N,), or None for no labels."""
+LEVEL = 0.95
 
 
-def check_predictors(predictors: Mapping[str, Predictor]) -> None:
-    """Refuse what cannot be called with images and parents; a module may take images alone.
+def add_evaluate(commands: "argparse._SubParsersAction") -> None:
+    """``cfcore evaluate``."""
+    command = commands.add_parser(
+        "evaluate",
+        help="every metric of the paper from a table of probabilities",
+        description="Every metric of the paper for one predictor, from a CSV file with the columns "
+        "p_obs (probability on the observed image), p_cf_0 ... p_cf_{K-1} (on each counterfactual "
+        "image) and, if labels are known, y (0 or 1). Intervals resample patients if there is a "
+        "column patient. Other columns are ignored.",
+    )
+    command.add_argument("file", type=Path, metavar="FILE.csv", help="one row for each image")
+    command.add_argument(
+        "--q",
+        type=Path,
+        metavar="FILE",
+        help="CSV file with a column q: K intervention probabilities in the order of the p_cf "
+        "columns, summing to one (default: uniform)",
+    )
+    command.add_argument(
+        "--threshold",
+        type=float,
+        default=0.5,
+        metavar="T",
+        help="a decision is positive if p > T (default: %(default)s)",
+    )
+    command.add_argument(
+        "--alphas",
+        type=float,
+        nargs="+",
+        default=[0.5, 0.25, 0.1],
+        metavar="A",
+        help="tail masses of the tail risks, in [0, 1] (default: 0.5 0.25 0.1)",
+    )
+    command.add_argument(
+        "--bins",
+        type=int,
+        default=10,
+        metavar="B",
+        help="calibration bins of equal width (default: %(default)s)",
+    )
+    add_intervals(command)
+    command.set_defaults(command=evaluate)
+
+
+def add_intervals(command: argparse.ArgumentParser) -> None:
+    """The options about intervals, and where they and the metrics are written."""
+    command.add_argument(
+        "--replicates",
+        type=int,
+        default=0,
+        metavar="R",
+        help="also print 95 %% intervals from R bootstrap samples: of patients if a column says "
+        "which they are, otherwise of the rows (default: none)",
+    )
+    command.add_argument(
+        "--patient",
+        metavar="NAME",
+        help="the column of patient identifiers, text or whole numbers (default: patient, if there "
+        "is one)",
+    )
+    command.add_argument(
+        "--json",
+        type=Path,
+        metavar="OUT",
+        help='also write a JSON file: {"S_var": 0.02, ...}, null where undefined; with '
+        '--replicates also "intervals": {"S_var": [low, high], ...} and "resampling": {level, '
+        "replicates, patient (the column, or null), patients}",
+    )
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Print every metric of a table of probabilities."""
+    from cfcore.bootstrap import bootstrap
+    from cfcore.checks import check_count, check_weights
+    from cfcore.evaluate import check_question
+    from cfcore.evaluate import evaluate as evaluate_scores
+    from cfcore.files import write_atomically
+    from cfcore.report import as_frame, as_json, as_text
+    from cfcore.table import patient_column, read_columns, score_columns, weight_column
+
+    refuse_overwriting(arguments.json, arguments.file, arguments.q)
+    replicates = arguments.replicates
+    if replicates:
+        check_count(replicates, "replicates", least=2)
+    elif arguments.patient is not None:
+        raise InputError("--patient is about intervals only: ask for them with --replicates R")
+    identify = partial(patient_column, asked=arguments.patient) if replicates else None
+    scores = read_columns(arguments.file, score_columns, identify)
+    p_cf = scores.values[:, [name.startswith("p_cf") for name in scores.names]]
+    data = (scores["p_obs"], p_cf, scores["y"] if "y" in scores.names else None)
+    options = {name: getattr(arguments, name) for name in ("threshold", "alphas", "bins")}
+    if arguments.q is not None:
+        weights = read_columns(arguments.q, weight_column)
+        with weights.blame():
+            options["q"] = check_weights(weights["q"], p_cf.shape[1])
+
+    check_question(options["threshold"], options["alphas"], options["bins"])
+    resampling = None
+    with scores.blame():
+        if replicates:
+            intervals = {"patient": scores.patient, "replicates": replicates, "level": LEVEL}
+            frame = bootstrap(*data, **options, **intervals)
+            metrics = dict(zip(frame.metric, frame.estimate, strict=True))
+            patients = len(p_cf) if scores.patient is None else len(set(scores.patient))
+            resampling = intervals | {"patient": scores.identifier, "patients": patients}
+        else:
+            metrics = evaluate_scores(*data, **options)
+            frame = as_frame(metrics)
+    if arguments.json is not None:
+        write_atomically(arguments.json, as_json(metrics, frame, resampling).encode())
+    print(f"{arguments.file}: N = {len(p_cf)}, K = {p_cf.shape[1]}{described(resampling)}")
+    print(as_text(frame))
+
+
+def described(resampling: Mapping[str, object] | None) -> str:
+    """What was resampled, as the end of a line.
 
     Example:
-        >>> check_predictors({"net": lambda x: x})
-        Traceback (most recent call last):
-        ...
-        cfcore.checks.InputError: predictor 'net' must take images and parents: \
-wrap it, lambda x, pa: net(x)
+        >>> described({"level": 0.95, "replicates": 200, "patient": None, "patients": 1000})
+        '; 95 % intervals from 200 samples of the 1000 rows (no column says of which patient)'
     """
-    if not isinstance(predictors, Mapping):
-        kind = type(predictors).__name__
-        raise InputError(f'predictors are given by name, {{"mine": predictor}}, not as a {kind}')
-    if not predictors:
-        raise InputError("there are no predictors")
-    for name, predictor in predictors.items():
-        if not callable(predictor):
-            raise InputError(f"predictor {name!r} is a {type(predictor).__name__}, not a function")
-        try:
-            signature = None if isinstance(predictor, nn.Module) else inspect.signature(predictor)
-        except ValueError:  # of some builtins there is none
-            signature = None
-        try:
-            if signature is not None:
-                signature.bind(None, None)
-        except TypeError:
-            raise InputError(
-                f"predictor {name!r} must take images and parents: wrap it, lambda x, pa: {name}(x)"
-            ) from None
+    if resampling is None:
+        return ""
+    what = f"{resampling['patients']} patients (column {resampling['patient']})"
+    if resampling["patient"] is None:
+        what = f"the {resampling['patients']} rows (no column says of which patient)"
+    samples = f"{resampling['replicates']} samples of {what}"
+    return f"; {100 * resampling['level']:.0f} % intervals from {samples}"
 
 
-def takes_parents(network: nn.Module) -> bool:
-    """Whether a network is called with parents too: if its second argument is called ``pa``.
-
-    Another second argument is an option of its own, and is left alone.
-
-    Example:
-        >>> takes_parents(nn.Linear(2, 1))
-        False
-    """
-    try:
-        return list(inspect.signature(network.forward).parameters)[1:2] == ["pa"]
-    except (TypeError, ValueError):
-        return False
-
-
-def score(predictors: Mapping[str, Predictor], x: Tensor, pa: Parents) -> Tensor:
-    """The logits of all predictors, shape (predictors, images).
-
-    Args:
-        predictors: The predictors by name; see :func:`check_predictors`.
-        x: The images, shape (B, ...).
-        pa: Their parents, each of shape (B,).
-
-    Raises:
-        InputError: If a predictor gives anything but one logit for each image; it is named.
-    """
-    return torch.stack([_logits(name, g, x, pa) for name, g in predictors.items()])
-
-
-def _logits(name: str, predictor: Predictor, x: Tensor, pa: Parents) -> Tensor:
-    alone = isinstance(predictor, nn.Module) and not takes_parents(predictor)
-    out = predictor(x) if alone else predictor(x, pa)
-    if not isinstance(out, Tensor):
-        raise InputError(f"predictor {name!r} gives a {type(out).__name__}, not a tensor of logits")
-    if out.ndim == 2 and out.shape[1] == 1:
-        out = out.squeeze(1)
-    if out.shape != x.shape[:1]:
-        raise InputError(
-            f"predictor {name!r} gives a tensor of shape {tuple(out.shape)} for {len(x)} images, "
-            f"not one logit for each; choose one output, lambda x, pa: {name}(x)[:, 0]"
-        )
-    return out.float()
-
-
-@contextmanager
-def evaluating(*things: object) -> Iterator[None]:
-    """Networks in evaluation mode, and back afterwards: nothing is dropped out at random."""
-    networks = [thing for thing in things if isinstance(thing, nn.Module)]
-    training = [part for network in networks for part in network.modules() if part.training]
-    try:
-        for part in training:
-            part.training = False
-        yield
-    finally:
-        for part in training:
-            part.training = True
-
-
-def find_labels(
-    predictors: Mapping[str, Predictor], data: Dataset, labels: Labels | None
-) -> dict[str, tuple[str | None, Tensor | None]]:
-    """What each predictor predicts: the name of the label, and its values.
-
-    Args:
-        predictors: The predictors by name.
-        data: The patients.
-        labels: Those of some predictors; the others are judged by ``LABEL``, if it is recorded of
-            everyone. A predictor that says by its ``variable`` that it reads another one is refused
-            unless it is among these.
-
-    Returns:
-        By predictor, the name of the label and the labels, shape (N,), None if there are none.
-    """
-    given = dict(labels or {})
-    unknown = sorted(set(given) - set(predictors))
-    if unknown:
-        raise InputError(f"there is no predictor {unknown[0]!r}", column="labels")
-    own = data.parents([LABEL])[LABEL]
-    usual = (LABEL, None if own.isnan().any() else own.long())
-    found = {}
-    for name, predictor in predictors.items():
-        reads = getattr(getattr(predictor, "variable", None), "name", LABEL)
-        if name not in given and reads != LABEL:
-            raise InputError(
-                f"predictor {name!r} predicts {reads!r}, but would be judged by {LABEL!r}: pass "
-                f"labels={{{name!r}: ...}}, the name of a column or the labels themselves"
-            )
-        found[name] = _labels(given[name], data, name) if name in given else usual
-    return found
-
-
-def _labels(
-    given: str | Numbers | None, data: Dataset, name: str
-) -> tuple[str | None, Tensor | None]:
-    if given is None:
-        return None, None
-    place, label = f"labels[{name!r}]", None
-    if isinstance(given, str):
-        if given not in data.table:
-            raise InputError(f"the data have no column {given!r}", column=place)
-        label, given = given, data.table[given]
-    values = as_tensor(given, place, axes=1)
-    if len(values) != len(data):
-        raise InputError(f"has {len(values)} rows, but there are {len(data)}", column=place)
-    check_labels(values, place)
-    return label, values.long().cpu()
-
-
-def check_device(device: torch.device | str) -> torch.device:
-    """The device, refused if this machine does not have it."""
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{str(device)!r} cannot be used here: {reason}", column="device"
-        ) from None
-    return torch.device(device)
+def refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
+    """Refuse an output that would replace an input."""
+    if out is None or not out.exists():
+        return
+    for path in inputs:
+        if path is not None and path.exists() and out.samefile(path):
+            raise InputError(f"{out}: this is an input; write the output elsewhere")

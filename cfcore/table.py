@@ -15,6 +15,7 @@ from cfcore.checks import InputError
 CHUNK = 10_000  # rows at a time
 COUNTERFACTUAL = re.compile(r"p_cf_(0|[1-9][0-9]{0,8})")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 EXPECTED = "a CSV file is expected: UTF-8 text, a header, commas between the columns"
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 STARTS = {b"PK": "a zip archive such as npz or xlsx", b"\x1f\x8b": "gzip", b"PAR1": "parquet"}
@@ -33,12 +34,16 @@ class Columns:
         names: The columns that were read.
         values: Their numbers, shape (N, C).
         lines: The line of each row, counted from 1 with the header, as an editor shows them.
+        identifier: The column that says which patient a row is of, if one was read.
+        patient: What stands there: all whole numbers, or all text.
     """
 
     path: Path
     names: list[str]
     values: np.ndarray
     lines: np.ndarray
+    identifier: str | None = None
+    patient: list[int] | list[str] | None = None
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.values[:, self.names.index(name)]
@@ -72,12 +77,17 @@ def read_header(path: Path, reader: "csv.reader") -> list[str]:
     return header
 
 
-def read_columns(path: str | Path, choose: Callable[[Path, list[str]], list[str]]) -> Columns:
+def read_columns(
+    path: str | Path,
+    choose: Callable[[Path, list[str]], list[str]],
+    identify: Callable[[Path, list[str]], str | None] | None = None,
+) -> Columns:
     """Read the columns that ``choose`` picks from the header of a CSV file.
 
     Args:
         path: The file: comma-separated, UTF-8, with a header.
         choose: Given the path and the names in the header, those to read.
+        identify: Given the same, the column that says which patient a row is of, if any.
 
     Returns:
         The columns.
@@ -93,7 +103,8 @@ def read_columns(path: str | Path, choose: Callable[[Path, list[str]], list[str]
             reader = csv.reader(text, strict=True)
             header = read_header(path, reader)
             names = choose(path, header)
-            parts = list(read_parts(path, reader, header, names))
+            identifier = identify(path, header) if identify else None
+            parts = list(read_parts(path, reader, header, names, identifier))
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
@@ -102,7 +113,9 @@ def read_columns(path: str | Path, choose: Callable[[Path, list[str]], list[str]
         raise FileError(f"{path}, row {reader.line_num}: {error}") from None
     if not parts:
         raise FileError(f"{path}: there are no rows below the header")
-    return Columns(path, names, *(np.concatenate(part) for part in zip(*parts, strict=True)))
+    values, lines, patients = zip(*parts, strict=True)
+    patient = as_identifiers([cell for part in patients for cell in part]) if identifier else None
+    return Columns(path, names, np.concatenate(values), np.concatenate(lines), identifier, patient)
 
 
 def check_start(path: Path, start: bytes) -> None:
@@ -115,12 +128,27 @@ def check_start(path: Path, start: bytes) -> None:
             raise FileError(f"{path}: this is {kind}; {EXPECTED}")
 
 
+def as_identifiers(cells: list[str]) -> list[int] | list[str]:
+    """Identifiers as whole numbers if all are, otherwise as text.
+
+    Example:
+        >>> as_identifiers(["7", "12"]), as_identifiers(["7", "012"])
+        ([7, 12], ['7', '012'])
+    """
+    return [int(cell) for cell in cells] if all(map(WHOLE.fullmatch, cells)) else cells
+
+
 def read_parts(
-    path: Path, reader: "csv.reader", header: list[str], names: list[str]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Numbers and lines of the rows, ten thousand at a time."""
+    path: Path,
+    reader: "csv.reader",
+    header: list[str],
+    names: list[str],
+    identifier: str | None,
+) -> Iterator[tuple[np.ndarray, np.ndarray, list[str]]]:
+    """Numbers, lines and identifiers of the rows, ten thousand at a time."""
     rows: list[list[str]] = []
     lines: list[int] = []
+    patients: list[str] = []
     wanted = [header.index(name) for name in names]
     end = reader.line_num
     for row in reader:
@@ -132,11 +160,15 @@ def read_parts(
             raise FileError(f"{path}, row {line}: {counts}")
         rows.append([row[i] for i in wanted])
         lines.append(line)
+        if identifier is not None:
+            patients.append(row[header.index(identifier)].strip())
+            if not patients[-1]:
+                raise FileError(f"{path}, row {line}, column {identifier}: the cell is empty")
         if len(rows) == CHUNK:
-            yield as_numbers(path, rows, lines, names), np.array(lines)
-            rows, lines = [], []
+            yield as_numbers(path, rows, lines, names), np.array(lines), patients
+            rows, lines, patients = [], [], []
     if rows:
-        yield as_numbers(path, rows, lines, names), np.array(lines)
+        yield as_numbers(path, rows, lines, names), np.array(lines), patients
 
 
 def as_numbers(path: Path, rows: list[list[str]], lines: list[int], names: list[str]) -> np.ndarray:
@@ -193,6 +225,13 @@ def score_columns(path: Path, header: list[str]) -> list[str]:
             gap = f"there is no column p_cf_{expected}, but a column p_cf_{number}"
             raise FileError(f"{path}, row 1: {gap}")
     return ["p_obs", *(["y"] if "y" in header else []), *(f"p_cf_{k}" for k in numbers)]
+
+
+def patient_column(path: Path, header: list[str], *, asked: str | None = None) -> str | None:
+    """The column that says which patient a row is of: the one asked for, or ``patient`` if any."""
+    if asked is not None and asked not in header:
+        raise FileError(f"{path}, row 1: there is no column {asked} (found: {listed(header)})")
+    return asked or ("patient" if "patient" in header else None)
 
 
 def weight_column(path: Path, header: list[str]) -> list[str]:

@@ -55,7 +55,7 @@ ORDER = [
     "testsets",
     "interventions",
     "fingerprint",
-    "scoring",
+    "predictor",
     "shards",
     "imputation",
     "marginalise",
@@ -89,6 +89,7 @@ ORDER = [
     "publishing",
     "commands",
     "generating",
+    "scoring",
     "cli",
 ]
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from cfcore import Predictions, evaluate
+from cfcore import Predictions, bootstrap, evaluate
 from cfcore.cli import main
 
 HEADER = "p_obs,y,p_cf_0,p_cf_1"
@@ -114,6 +114,98 @@ def test_intervals_are_printed_on_request(
 
     lines = capsys.readouterr().out.splitlines()[1:]
     assert all("[" in line and "]" in line for line in lines)
+
+
+def clustered(folder: Path, identifiers: list, column: str = "patient") -> pd.DataFrame:
+    """A file in which the rows of a patient are all the same; 40 rows."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.random((8, 3)), columns=["p_obs", "p_cf_0", "p_cf_1"])
+    frame["y"] = rng.integers(2, size=8)
+    frame = frame.loc[np.repeat(np.arange(8), 5)].reset_index(drop=True)
+    frame[column] = np.repeat(identifiers, 5)
+    frame.to_csv(folder / "scores.csv", index=False)
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("identifiers", "column", "options"),
+    [
+        (list("abcdefgh"), "patient", []),
+        ([9, 10, 11, 100, 2, 3, 4, 5], "patient", []),
+        (list("abcdefgh"), "who", ["--patient", "who"]),
+    ],
+)
+def test_intervals_resample_the_patients_of_the_file(
+    identifiers: list,
+    column: str,
+    options: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    frame = clustered(tmp_path, identifiers, column)
+    path, out = tmp_path / "scores.csv", tmp_path / "out.json"
+    words = ["evaluate", str(path), "--replicates", "200", "--json", str(out), *options]
+
+    assert main(words) == 0
+
+    data = (frame.p_obs, frame[["p_cf_0", "p_cf_1"]], frame.y)
+    expected = bootstrap(*data, patient=frame[column], replicates=200).set_index("metric")
+    rows = bootstrap(*data, replicates=200).set_index("metric")
+    written = json.loads(out.read_text())
+    first = capsys.readouterr().out.splitlines()[0]
+    assert (
+        f"N = 40, K = 2; 95 % intervals from 200 samples of 8 patients (column {column})" in first
+    )
+    assert list(written["intervals"]) == list(expected.index)
+    for name, ends in written["intervals"].items():
+        assert ends == pytest.approx(expected.loc[name, ["low", "high"]].tolist(), rel=1e-12)
+    low, high = written["intervals"]["S_var"]
+    assert high - low > 1.5 * (rows.high - rows.low)["S_var"]
+    about = {"level": 0.95, "replicates": 200, "patient": column, "patients": 8}
+    assert written["resampling"] == about
+
+
+def test_without_a_column_of_patients_the_rows_are_resampled_and_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = write(tmp_path, table()), tmp_path / "out.json"
+
+    assert main(["evaluate", str(path), "--replicates", "50", "--json", str(out)]) == 0
+
+    assert "50 samples of the 3 rows" in capsys.readouterr().out
+    about = json.loads(out.read_text())["resampling"]
+    assert (about["patient"], about["patients"]) == (None, 3)
+
+
+def test_an_undefined_interval_is_null(tmp_path: Path) -> None:
+    path, out = write(tmp_path, table("0.5,1,0.5,0.5", "0.5,0,0.5,0.5")), tmp_path / "out.json"
+
+    assert main(["evaluate", str(path), "--replicates", "20", "--json", str(out)]) == 0
+
+    intervals = json.loads(out.read_text())["intervals"]
+    assert (intervals["S_rank"], intervals["S_var"]) == (None, [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--patient", "who"], "--patient is about intervals only"),
+        (["--replicates", "9", "--patient", "who"], "row 1: there is no column who (found: p_obs"),
+        (["--replicates", "9"], "row 3, column patient: the cell is empty"),
+    ],
+)
+def test_patients_that_cannot_be_told_apart_are_refused(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, table(f"{ROWS[0]},a", f"{ROWS[1]}, ", header=f"{HEADER},patient"))
+
+    assert main(["evaluate", str(path)]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(path), *options]) == 2
+
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert message in shown.err
 
 
 BAD = {
@@ -258,6 +350,7 @@ def test_help_names_every_command_and_option() -> None:
             "--bins",
             "--json",
             "--replicates",
+            "--patient",
             "p_obs",
             "p_cf",
         ],
@@ -348,7 +441,8 @@ def test_options_reach_the_intervals(tmp_path: Path, capsys: pytest.CaptureFixtu
     plain, intervals = (
         json.loads((tmp_path / name).read_text()) for name in ("plain", "intervals")
     )
-    assert plain == intervals
+    assert list(intervals) == [*plain, "intervals", "resampling"]
+    assert plain == {name: intervals[name] for name in plain}
     assert "R_CVaR_0.30" in capsys.readouterr().out
 
 

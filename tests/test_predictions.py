@@ -4,8 +4,8 @@ import os
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
