@@ -18,6 +18,7 @@ from cfcore.commands import (
     add_source,
     folders,
 )
+from cfcore.extras import EXTRAS, advice
 from cfcore.files import write_atomically
 from cfcore.generating import add_generating
 from cfcore.publishing import add_publishing
@@ -56,6 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except EXPECTED as error:
         print(f"cfcore: {describe(error)}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        print(f"cfcore: {advice(error.name)}", file=sys.stderr)
         return 2
     return 0
 

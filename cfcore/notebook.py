@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfcore.checks import InputError
+from cfcore.extras import needs
 from cfcore.files import write_atomically
 from cfcore.restricted import SOURCES, check_place, marked, sources_in, tracked
 
@@ -26,6 +27,7 @@ class ParameterError(NotebookError):
 
 def read(path: str | Path) -> "NotebookNode":
     """Read a notebook, either text (``.md``) or ``.ipynb``, without its outputs."""
+    needs("jupytext")
     import jupytext
 
     path = Path(path)
@@ -198,6 +200,7 @@ def execute(
     source: Path, out: Path, notebook: "NotebookNode", given: dict[str, object], *, progress: bool
 ) -> bytes:
     """The executed notebook as it is written; if a cell fails, what there is of it is kept."""
+    needs("papermill")
     import nbformat
     import papermill
     import zmq

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cfcore.claims import STEPS
+from cfcore.extras import needs
 from cfcore.study import Study, interval
 from cfcore.tables import kinds
 
@@ -23,6 +24,7 @@ STYLE = Path(__file__).with_name("book.mplstyle")
 
 def style() -> None:
     """Draw from here on as the whole book does: one style file for every figure."""
+    needs("matplotlib")
     import matplotlib.pyplot as plt
 
     plt.style.use(STYLE)

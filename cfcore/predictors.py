@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cfcore import __version__
 from cfcore.checks import InputError
+from cfcore.extras import needs
 from cfcore.files import write_atomically
 from cfcore.generator import Parents
 from cfcore.graph import CHEST, CausalGraph, Variable
@@ -151,6 +152,7 @@ def _network(config: PredictorConfig, outputs: int) -> nn.Module:
     if config.architecture == "small":
         return SmallNetwork(outputs, config.width)
 
+    needs("monai")
     from monai.networks.nets import DenseNet121
 
     return DenseNet121(

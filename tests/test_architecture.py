@@ -29,6 +29,7 @@ ROOT = PACKAGE.parent
 ORDER = [
     "metrics",
     "checks",
+    "extras",
     "restricted",
     "files",
     "evaluate",

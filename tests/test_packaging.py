@@ -1,5 +1,6 @@
 """What is installed: pinned, complete, and the same for pip and conda."""
 
+import ast
 import importlib.metadata
 import re
 import subprocess
@@ -11,8 +12,10 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from PIL import Image
 
 from cfcore import InputError, files
+from cfcore.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 
@@ -108,3 +111,120 @@ def test_data_that_did_not_come_with_the_package_are_named(
     monkeypatch.setattr(files, "PACKAGED", tmp_path / "data")
     with pytest.raises(InputError, match=r"data/nih/grey_levels.csv did not come .* checkout"):
         files.data_file("nih/grey_levels.csv")
+
+
+def needed(*names: str) -> set[str]:
+    """These distributions and all that they need, by their canonical names."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found:
+            continue
+        found.add(name)
+        for text in importlib.metadata.requires(name) or []:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    return found
+
+
+def base() -> set[str]:
+    """The distributions that are installed with the package and no extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return needed(*(Requirement(text).name for text in project["dependencies"]))
+
+
+def third_party() -> set[str]:
+    """The modules of others that any file of the package imports, by their first names."""
+    modules: set[str] = set()
+    for path in (ROOT / "cfcore").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                modules.add(node.module.split(".")[0])
+            elif isinstance(node, ast.Import):
+                modules.update(name.name.split(".")[0] for name in node.names)
+    return modules - set(sys.stdlib_module_names) - {"cfcore"}
+
+
+def test_every_module_that_is_imported_comes_with_the_package_or_a_named_extra() -> None:
+    homes = importlib.metadata.packages_distributions()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    bare = {
+        name for name in third_party() if not {canonicalize_name(d) for d in homes[name]} & base()
+    }
+
+    assert bare <= set(EXTRAS)
+    for module, extra in EXTRAS.items():
+        brought = needed(*(Requirement(text).name for text in extras[extra]))
+        assert {canonicalize_name(name) for name in homes[module]} & brought, module
+
+
+BARE = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.fixture(scope="module")
+def bare() -> str:
+    """The beginning of a script that sees nothing but what is installed without extras."""
+    homes = importlib.metadata.packages_distributions()
+    present = {*base(), "cfcore"}
+    absent = {n for n, d in homes.items() if not {canonicalize_name(each) for each in d} & present}
+    assert set(EXTRAS) <= absent
+    return BARE.format(absent=sorted(absent))
+
+
+def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        ("train --preset smoke --out out", "generator"),
+        ("marginalise --preset smoke --out out", "generator"),
+        (f"run {ROOT}/notebooks/metrics.md out.ipynb", "book"),
+        (f"slides {ROOT}/notebooks/metrics.md out", "book"),
+        ("check-data table table.csv", "datasets"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_lacks(
+    words: str, extra: str, bare: str, tmp_path: Path
+) -> None:
+    Image.new("L", (8, 8)).save(tmp_path / "a.png")
+    (tmp_path / "table.csv").write_text("image,patient\na.png,p\n")
+
+    shown = run(f"{bare}\nfrom cfcore.cli import main\nsys.exit(main({words.split()!r}))", tmp_path)
+
+    assert (shown.returncode, shown.stderr.count("\n")) == (2, 1), shown.stderr
+    assert f"pip install 'cfcore[{extra}]'" in shown.stderr
+
+
+def test_without_extras_scores_are_evaluated(bare: str, tmp_path: Path) -> None:
+    (tmp_path / "scores.csv").write_text("p_obs,y,p_cf_0\n0.9,1,0.8\n0.2,0,0.3\n")
+    words = ["evaluate", "scores.csv", "--replicates", "9"]
+
+    shown = run(f"{bare}\nfrom cfcore.cli import main\nsys.exit(main({words!r}))", tmp_path)
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "S_flip" in shown.stdout
+
+
+def test_an_import_names_the_extra_that_it_lacks(bare: str, tmp_path: Path) -> None:
+    shown = run(f"{bare}\nimport cfcore.plots", tmp_path)
+
+    last = shown.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: zuko is not installed")
+    assert last.endswith("pip install 'cfcore[generator]'")

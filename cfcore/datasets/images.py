@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from cfcore.checks import InputError
 from cfcore.datasets.errors import BrokenImage, MissingFile
+from cfcore.extras import needs
 
 Source = Callable[[np.ndarray], Tensor]
 """Rows, shape (B,), to images, float32 in [0, 1], shape (B, 1, H, W)."""
@@ -39,6 +40,7 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
         InputError: If the pixels are fractions or have 32 bits, whose range is anyone's guess, or
             if there are far too many of them.
     """
+    needs("PIL")
     from PIL import Image
 
     try:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from cfcore.checks import InputError
 from cfcore.datasets.errors import BadValue, MissingColumn, MissingFile
+from cfcore.extras import needs
 
 UNREADABLE = (
     OSError,  # BadGzipFile
@@ -210,6 +211,7 @@ def _read(
         raise MissingFile(f"{path} is missing; is it the folder as published?")
     with readable(path):
         if path.suffix == ".xlsx":
+            needs("openpyxl")
             return pd.read_excel(path, dtype=str, usecols=usecols, nrows=rows)
         return pd.read_csv(path, dtype=str, usecols=usecols, nrows=rows, index_col=False)
 
