@@ -126,15 +126,57 @@ def test_metrics_import_nothing_else_of_the_package() -> None:
         assert imported(path) <= {"metrics"}
 
 
-def test_importing_the_package_loads_torch_and_numpy_only() -> None:
-    script = (
-        "import sys, torch, numpy; before = set(sys.modules); import cfcore;"
-        "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
-    )
+def printed(script: str) -> list[str]:
+    """The words that a script prints in a Python of its own."""
     call = [sys.executable, "-c", script]
-    loaded = set(subprocess.run(call, capture_output=True, text=True, check=True).stdout.split())
+    return subprocess.run(call, capture_output=True, text=True, check=True).stdout.split()
 
+
+NEW = "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    loaded = printed(f"import sys; before = set(sys.modules); import cfcore; dir(cfcore); {NEW}")
+
+    assert {name for name in loaded if name not in sys.stdlib_module_names} == {"cfcore"}
+
+
+def test_using_the_package_loads_torch_and_numpy_only() -> None:
+    loaded = printed(
+        "import sys, torch, numpy; before = set(sys.modules);"
+        f"import cfcore; [getattr(cfcore, name) for name in cfcore.__all__]; {NEW}"
+    )
+
+    assert "cfcore" in loaded
     assert {name for name in loaded if name not in sys.stdlib_module_names} <= {"cfcore", "numpy"}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import cfcore",
+        "import cfcore.evaluate, cfcore.bootstrap",
+        "from cfcore.evaluate import check_table; from cfcore.bootstrap import interval",
+        "from cfcore import evaluate, bootstrap; import cfcore.evaluate, cfcore.bootstrap",
+        "import cfcore; cfcore.evaluate; cfcore.bootstrap; import cfcore.predictions",
+        "from cfcore import *; import cfcore.evaluate",
+    ],
+)
+def test_the_functions_of_the_package_are_never_hidden_by_their_files(before: str) -> None:
+    kinds = "type(cfcore.evaluate).__name__, type(cfcore.bootstrap).__name__"
+    again = "from cfcore import evaluate, bootstrap"
+    same = "evaluate is cfcore.evaluate is sys.modules['cfcore.evaluate'].evaluate"
+
+    words = printed(f"import sys; {before}; import cfcore; {again}; print({kinds}, {same})")
+
+    assert words == ["function", "function", "True"]
+
+
+def test_what_the_package_lists_is_there_and_nothing_else_is_promised() -> None:
+    assert set(cfcore.__all__) < set(dir(cfcore))
+    assert all(getattr(cfcore, name).__module__.startswith("cfcore.") for name in cfcore.__all__)
+    with pytest.raises(AttributeError, match="module 'cfcore' has no attribute 'evaluat'"):
+        cfcore.evaluat  # noqa: B018
 
 
 def raised(path: Path) -> set[str]:

@@ -382,6 +382,20 @@ def test_a_table_may_come_through_a_pipe(tmp_path: Path) -> None:
     assert "N = 3, K = 2" in shown.stdout
 
 
+@pytest.mark.parametrize("words", ["--help", "--version", "evaluate --help", "train --help"])
+def test_help_does_not_wait_for_torch(words: str) -> None:
+    script = (
+        "import sys; from cfcore.cli import main\n"
+        f"try: main({words.split()!r})\n"
+        "except SystemExit: print('loaded:', *sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    loaded = shown.stdout.partition("loaded:")[2].split()
+    assert "cfcore.cli" in loaded
+    assert {"torch", "pandas", "scipy", "zuko", "jupytext"} & set(loaded) == set()
+
+
 def test_the_audit_prints_and_writes_what_it_finds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
