@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -228,3 +229,22 @@ def test_an_import_names_the_extra_that_it_lacks(bare: str, tmp_path: Path) -> N
     last = shown.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: zuko is not installed")
     assert last.endswith("pip install 'cfcore[generator]'")
+
+
+def test_the_wheel_holds_the_package_and_says_that_it_is_typed(tmp_path: Path) -> None:
+    call = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        tmp_path,
+    ]
+    subprocess.run(call, cwd=ROOT, capture_output=True, check=True)
+
+    (path,) = tmp_path.glob("cfcore-*.whl")
+    names = set(zipfile.ZipFile(path).namelist())
+    own = {str(path.relative_to(ROOT)) for path in (ROOT / "cfcore").rglob("*.py")}
+    assert own | {"cfcore/py.typed", "cfcore/book.mplstyle", "cfcore/data/paper/risk.csv"} <= names
