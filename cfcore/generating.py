@@ -113,11 +113,11 @@ def add_missing(commands: "argparse._SubParsersAction") -> None:
     add_source(command, preset="book")
     command.add_argument(
         "--part",
-        choices=["curve", "labels", "trust", "model", "figure", "stages"],
+        choices=["curve", "labels", "trust", "model", "figure", "stages", "label-free"],
         required=True,
         help="a curve over the share of labels; a fifth of them, with and without unlabelled "
         "images; the same with the paper's weights; what one model imputes; the figure of its "
-        "examples; counterfactual regularisation",
+        "examples; counterfactual regularisation; stability with the label of effusion hidden",
     )
     command.add_argument(
         "--seeds", type=int, nargs="+", default=[0], metavar="N", help="(default: 0)"
@@ -133,14 +133,16 @@ def add_missing(commands: "argparse._SubParsersAction") -> None:
 
 def missing(arguments: argparse.Namespace) -> None:
     """Write one of the tables of missing labels."""
-    from cfcore import last_figure, shortage
+    from cfcore import label_free, last_figure, shortage
     from cfcore.files import check_writable
     from cfcore.generators import CACHE
 
     out, preset, seeds = check_writable(arguments.out), sizes(arguments), arguments.seeds
     folder, patients = arguments.generators or CACHE, arguments.patients
     recipe = shortage.label_recipes(preset, seeds)[0]
-    if arguments.part == "figure":
+    if arguments.part == "label-free":
+        written = [label_free.collect_label_free(preset, out / label_free.TABLE)]
+    elif arguments.part == "figure":
         panels = out / last_figure.EXAMPLES
         written = [last_figure.collect_examples(recipe, panels, folder=folder)]
     elif arguments.part == "model":

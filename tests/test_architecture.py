@@ -70,6 +70,7 @@ ORDER = [
     "tables",
     "results",
     "shortage",
+    "label_free",
     "last_figure",
     "plots",
     "theory_plots",
