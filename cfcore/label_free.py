@@ -65,7 +65,7 @@ def guessers(preset: Preset) -> tuple[str, dict[str, Generator]]:
     everybody for healthy.
     """
     if preset.name == "curve":
-        recipe = PartialRecipe(preset)
+        recipe = PartialRecipe(preset, gradient="earlier")  # the one that is kept
         return recipe.name, {"imputed by the generator": obtain_partial(recipe)}
     recipe, reader = GeneratorRecipe(preset), obtain_judge(judges(preset)["effusion"])
     guesses = {

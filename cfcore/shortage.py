@@ -122,6 +122,7 @@ def facts(recipe: PartialRecipe) -> dict[str, object]:
         "fraction": recipe.fraction,
         "unlabelled": recipe.unlabelled,
         "trust": recipe.trust,
+        "gradient": recipe.gradient,
         "stage": {c: name for name, c in STAGES.items()}.get(recipe.consistency, ""),
         "seed": recipe.seed,
     }
@@ -172,7 +173,7 @@ def collect_trials(
         folder: Where generators are kept.
         patients: How many test patients.
     """
-    tables = [pd.read_csv(path)] if path.is_file() else []
+    tables = [read_trials(path)] if path.is_file() else []
     done = {file for table in tables for file in table.generator}
     for recipe in recipes:
         if recipe.file not in done:
@@ -181,6 +182,12 @@ def collect_trials(
             tables.append(found.assign(generator=recipe.file, **about))
             write_table(pd.concat(tables), path)
     return path
+
+
+def read_trials(path: Path) -> pd.DataFrame:
+    """A table of :func:`collect_trials`; rows that name no gradient are of earlier trainings."""
+    table = pd.read_csv(path)
+    return table if "gradient" in table else table.assign(gradient="earlier")
 
 
 def changes(trials: pd.DataFrame, whole: pd.Series, *, by: str) -> pd.DataFrame:

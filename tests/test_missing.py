@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from cfcore import last_figure, missing, recipes, shortage
 from cfcore.checks import InputError
 from cfcore.cli import main
+from cfcore.learned import RESULTS
 from cfcore.missing import PartialRecipe, Training, make_partial, obtain_partial, partly_labelled
 from cfcore.predictors import read_manifest
 from cfcore.scm.consistency import ConsistencyConfig, Consistent, disagreement, intervention
@@ -54,19 +55,49 @@ def test_generators_are_named_by_what_made_them() -> None:
             {"by": "row"},
             {"unlabelled": False},
             {"trust": "entropy"},
+            {"gradient": "earlier"},
             {"seed": 1},
             {"preset": recipes.preset("curve")},
             {"consistency": ConsistencyConfig()},
             {"consistency": ConsistencyConfig(audited=True)},
         )
     ]
-    assert len({recipe.file for recipe in (RECIPE, *others)}) == 9
+    assert len({recipe.file for recipe in (RECIPE, *others)}) == 10
     with pytest.raises(InputError, match=r"lies in \(0, 1\]"):
         replace(RECIPE, fraction=0)
     with pytest.raises(InputError, match="not 'some'"):
         replace(RECIPE, trust="some")
     with pytest.raises(InputError, match="preset novel has no schedule"):
         replace(RECIPE, preset=replace(SMOKE, name="novel"))
+
+
+def test_weights_of_the_earlier_gradient_keep_their_names_and_are_found(tmp_path: Path) -> None:
+    """Every generator of the committed tables has the name that it had; a new one has another."""
+    tables = (shortage.CURVE, shortage.LABELS, shortage.ABLATION)
+    listed = {f for name in tables for f in pd.read_csv(RESULTS / name)["generator"]}
+    before = {file for file in listed if "partial" in file}
+    made: set[str] = set()
+    for kinds in (
+        shortage.curve_recipes,
+        shortage.label_recipes,
+        shortage.trust_recipes,
+        shortage.stage_recipes,
+    ):
+        for preset in ("curve", "book"):
+            made |= set(kinds(recipes.preset(preset), range(4)))
+    assert before <= {replace(recipe, gradient="earlier").file for recipe in made}
+    assert not before & {recipe.file for recipe in made}
+
+    kept = PartialRecipe(recipes.preset("curve"), gradient="earlier")
+    assert kept.file in before and (missing.COMMITTED / kept.file).is_file()
+    assert obtain_partial(kept, cache=tmp_path).imputes and not any(tmp_path.iterdir())
+    with pytest.raises(InputError, match="earlier gradients are not made again"):
+        obtain_partial(replace(kept, seed=9), cache=tmp_path)
+
+
+def test_rows_of_earlier_trainings_are_told_apart() -> None:
+    assert set(shortage.read_trials(RESULTS / shortage.CURVE)["gradient"]) == {"earlier"}
+    assert shortage.facts(RECIPE)["gradient"] == "whole"
 
 
 def test_training_learns_and_remembers_how(folder: Path) -> None:

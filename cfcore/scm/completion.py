@@ -103,10 +103,9 @@ class Completions:
             return trust
 
     def expected_code(self, names: Sequence[str]) -> Tensor:
-        """The mean of the encoded labels, shape (B, D), without a gradient."""
-        with torch.no_grad():
-            codes = encode(self.graph, self.pa, names)
-            return (self.weight[..., None] * codes).sum(dim=1)
+        """The mean of the encoded labels, shape (B, D)."""
+        codes = encode(self.graph, self.pa, names)
+        return (self.weight[..., None] * codes).sum(dim=1)
 
     def draw(self, rng: torch.Generator) -> Tensor:
         """One combination for each row, drawn by its weight, shape (B,)."""

@@ -225,23 +225,33 @@ def _require(e: Evidence, holds: bool, what: str) -> None:
 class SemiSupervised:
     r"""The total objective :math:`\mathcal{T}`: bounds of all rows and the classification term.
 
-    Sums over labels are cheap where only labels are concerned and are exact for every row. The
-    image has to be decoded once for each combination: that is done for the first ``exact`` rows of
-    a batch; of each other row one combination is drawn from q, whose bound of the image has the
-    same mean. Rows come in random order, so every row is summed over now and then.
+    Missing discrete labels are summed over, for every row: its image is encoded once and decoded in
+    each combination that its known labels allow.
+
+    With ``exact`` only the first rows of a batch are summed over, and of each other row one
+    combination is drawn from q. The mean over draws is the same, but a draw has no gradient with
+    respect to q. So the rows that are summed over count for all in the gradient of the
+    probabilities: they have the weight :math:`w + (B / \text{exact} - 1) (w - \bar{w})`, in which
+    :math:`\bar{w} = w` is held. Rows come in random order, so the gradient is right in the mean
+    over batches, with a variance that is larger by the same factor. It is for networks that cannot
+    decode so many images at once.
 
     Args:
         labelled: The bound of the image: the weight of its divergence over the training.
-        exact: Rows of a batch of which all combinations are decoded.
+        exact: Rows of a batch of which all combinations are decoded; by default all.
         classify: The weight of the classification term; the bound is in nats for each pixel.
         trusting: Whether imputed labels are trusted like recorded ones; by default by
             :math:`1 - H`.
     """
 
     labelled: Labelled = field(default_factory=Labelled)
-    exact: int = 2
+    exact: int | None = None
     classify: float = 0.1
     trusting: bool = False
+
+    def __post_init__(self) -> None:
+        if self.exact is not None and self.exact < 1:
+            raise InputError(f"one row or more is summed over, not {self.exact}: q would not learn")
 
     def __call__(
         self, model: Inferring, x: Tensor, packed: Tensor, done: float, rng: torch.Generator
@@ -268,11 +278,15 @@ class SemiSupervised:
         self, model: Inferring, x: Tensor, rows: Completions, done: float, rng: torch.Generator
     ) -> Tensor:
         r"""The expected bound of each image, by sums or by a draw, shape (B,)."""
-        summed = torch.arange(len(x), device=x.device) < self.exact
+        count = len(x) if self.exact is None else min(self.exact, len(x))
+        summed = torch.arange(len(x), device=x.device) < count
         row, k = (rows.possible & summed[:, None]).nonzero().unbind(dim=1)
         rest = (~summed).nonzero().squeeze(1)
-        share = torch.cat((rows.weight[row, k], torch.ones_like(rows.weight[rest, 0])))
-        row, k = torch.cat((row, rest)), torch.cat((k, rows.draw(rng)[rest]))
+        weight = rows.weight[row, k]
+        weight = weight + (len(x) / count - 1) * (weight - weight.detach())
+        share = torch.cat((weight, torch.ones_like(rows.weight[rest, 0])))
+        if len(rest):
+            row, k = torch.cat((row, rest)), torch.cat((k, rows.draw(rng)[rest]))
         c = encode(model.graph, {n: v[row, k] for n, v in rows.pa.items()}, model.names)
         seen = rows.expected_code(model.names)
         likelihood, kl = model.image.shared_terms(x, seen, c, row, rng)
