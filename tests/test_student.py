@@ -1,5 +1,6 @@
 """The students' edition: nothing of a solution is left, anywhere, and its notebooks run."""
 
+import ast
 import html
 import json
 import re
@@ -10,9 +11,10 @@ from shutil import copy, copytree
 
 import nbformat
 import pytest
+from machine import all_paths
 
 from cfcore.cli import main
-from cfcore.notebook import NotebookError, run
+from cfcore.notebook import NotebookError, read, run
 from cfcore.student import CELL, strip, students_edition, without_solutions
 
 ROOT = Path(__file__).parent.parent
@@ -176,16 +178,46 @@ def test_no_word_of_a_solution_is_in_the_rendered_edition_and_all_are_in_the_boo
     assert found == {"whole": secrets, "student": set()}
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_notebooks_of_the_edition_still_run(name: str, sources: Path, tmp_path: Path) -> None:
-    students_edition(sources, tmp_path)
-    path = tmp_path / f"notebooks/{name}.ipynb"
+@pytest.fixture(scope="module")
+def edition(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The notebooks of the students' edition as they are now, far from the checkout."""
+    whole, folder = tmp_path_factory.mktemp("all"), tmp_path_factory.mktemp("students")
+    for path in PAGES[:-1]:
+        nbformat.write(read(path), whole / f"{path.stem}.ipynb")
+    students_edition(whole, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", [path.stem for path in PAGES[:-1]])
+def test_no_chapter_of_the_edition_reads_a_file_beside_itself(name: str, edition: Path) -> None:
+    cells = nbformat.read(edition / f"{name}.ipynb", as_version=4).cells
+    words = [
+        node.value
+        for cell in cells
+        if cell.cell_type == "code"
+        for node in ast.walk(ast.parse(cell.source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+
+    # The project's data are asked for through the package, whatever folder this is.
+    words = [word for word in words if f'data_file("{word}")' not in source]
+    assert words
+    place = re.compile(r"\.{0,2}/\w|(data|runs|book|notebooks)/")
+    assert [word for word in words if place.match(word)] == []
+    assert not re.search(r"\b(read_\w+|open|Path)\(f?[\"']", source)
+
+
+@pytest.mark.parametrize("name", ["audit", "method", "metrics", "phantom"])
+def test_notebooks_of_the_edition_run_in_a_folder_of_their_own(name: str, edition: Path) -> None:
+    path = edition / f"{name}.ipynb"
     before = nbformat.read(path, as_version=4)
     nbformat.validate(before)
 
-    executed = nbformat.read(run(path, tmp_path / "again.ipynb", progress=False), as_version=4)
+    executed = nbformat.read(run(path, edition / "out/again.ipynb", progress=False), as_version=4)
 
-    assert ASKED.search("\n".join(cell.source for cell in executed.cells))
-    assert "} Solution" not in "".join(cell.source for cell in executed.cells)
+    text = "\n".join(cell.source for cell in executed.cells)
+    assert ASKED.search(text) and "} Solution" not in text
     kinds = [cell.cell_type for cell in executed.cells]
     assert kinds.count("code") == [cell.cell_type for cell in before.cells].count("code") > 5
+    assert all_paths((edition / "out/again.ipynb").read_text()) == []
