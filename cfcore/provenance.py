@@ -263,13 +263,16 @@ def row(facts: Mapping | None) -> dict[str, str]:
 
 
 def listed(values: Mapping[str, object]) -> str:
-    """Names and values in words.
+    """Names and values in words; of a folder of this machine its last name alone.
 
     Example:
         >>> listed({"preset": "book", "folder": "", "trainings": [0, 1]})
         'preset = "book", folder = "", trainings = [0, 1]'
+        >>> listed({"data": {"chexpert": "/disk/me/chexpert"}})
+        'data = {"chexpert": ".../chexpert"}'
     """
-    return ", ".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
+    text = ", ".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
+    return re.sub(r'"(?:[~/]|[A-Za-z]:[\\/])[^"]*?([^"\\/]+)[\\/]*"', r'".../\1"', text)
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]], *, link: str | None = None) -> str:

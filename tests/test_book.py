@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
+from machine import own_paths
 
 ROOT = Path(__file__).parent.parent
 BOOK = Path(os.environ.get("CFCORE_BOOK", ROOT / "_build/html"))
@@ -120,3 +121,11 @@ def test_notebooks_are_rendered_with_their_outputs(page: str) -> None:
 
 def test_the_front_page_opens_the_book() -> None:
     assert "book/index.html" in (BOOK / "index.html").read_text()
+
+
+def test_no_file_of_the_book_names_a_folder_of_the_machine_that_built_it() -> None:
+    files = [path for path in BOOK.rglob("*") if path.is_file()]
+    found = {path: own_paths(path.read_bytes().decode(errors="replace")) for path in files}
+
+    assert len(files) > len(pages())
+    assert {path: names for path, names in found.items() if names} == {}

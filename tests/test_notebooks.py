@@ -3,15 +3,18 @@
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import jupytext
 import nbformat
 import pytest
+from machine import all_paths
 from tiny import notebook
 
 from cfcore.cli import main
 from cfcore.notebook import NotebookError, ParameterError, parameters, read, run
+from cfcore.provenance import page
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.md"))
@@ -160,6 +163,25 @@ def test_cells_use_the_one_style_and_fit_the_page(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_executed_notebooks_stay_small(name: str) -> None:
     assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < 1_500_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_committed_notebooks_name_no_folder_of_a_machine(name: str) -> None:
+    assert all_paths((NOTEBOOKS / f"{name}.ipynb").read_text()) == []
+
+
+def test_neither_an_executed_notebook_nor_its_record_name_a_folder_of_this_machine(
+    tmp_path: Path,
+) -> None:
+    path, record = tmp_path / "small.md", tmp_path / "small.provenance.json"
+    path.write_text(notebook("folder: str = ''  # where", "print(1)"))
+
+    out = run(path, tmp_path / "small.ipynb", progress=False, provenance=record)
+
+    assert all_paths(out.read_text()) == all_paths(record.read_text()) == []
+    run(path, out, {"folder": str(tmp_path)}, progress=False, provenance=record)
+    assert str(tmp_path) in record.read_text()
+    assert all_paths(page(tmp_path)) == [] and f".../{tmp_path.name}" in unescape(page(tmp_path))
 
 
 SMALL = notebook(
