@@ -22,6 +22,10 @@ PAGES = sorted((ROOT / "book").glob("*.md"))
 FENCE = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1$", flags=re.MULTILINE | re.DOTALL)
 
 
+def stem(path: Path) -> str:
+    return path.stem
+
+
 def blocks(path: Path) -> list[tuple[str, dict[str, str], str]]:
     """Kind, options and text of every fenced block of a page."""
     found = []
@@ -135,6 +139,26 @@ def test_every_command_that_a_page_shows_is_understood(page: str, line: str) -> 
     assert callable(arguments.command)
     if hasattr(arguments, "source"):
         assert (ROOT / arguments.source).is_file(), page
+
+
+TOTAL = ("phantom", "method", "theory", "setting_1", "setting_2", "setting_3")
+
+
+@pytest.mark.parametrize("name", TOTAL)
+def test_a_chapter_that_speaks_of_the_total_effect_says_that_the_label_is_held(name: str) -> None:
+    page = re.sub(r"\s+", " ", (ROOT / f"notebooks/{name}.md").read_text())
+    sentences = [s for s in page.split(". ") if re.search(r"\btotal\b", s)]
+
+    held = r"\blabel\b.*\b(held|does not)\b|\bholds?\b.*\blabel\b"
+    assert sentences and any(re.search(held, sentence) for sentence in sentences)
+
+
+@pytest.mark.parametrize("path", [*PAGES, *(ROOT / "notebooks").glob("*.md")], ids=stem)
+def test_no_page_says_that_the_audit_needs_no_label(path: Path) -> None:
+    page = re.sub(r"\s+", " ", path.read_text())
+
+    said = r"[Nn]o label is needed|None of \w+ needs a label|needs neither the label"
+    assert not re.search(said, page)
 
 
 def listed(row: str) -> set[str]:
