@@ -56,7 +56,7 @@ def add_results(commands: "argparse._SubParsersAction") -> None:
         "--generators", type=int, default=3, metavar="N", help="trainings of it (default: 3)"
     )
     command.add_argument(
-        "--patients", type=int, default=300, metavar="N", help="for soundness (default: 300)"
+        "--patients", type=int, metavar="N", help="(default: 300, and 2,000 for --leak)"
     )
     command.add_argument(
         "--noise-patients", type=int, default=500, metavar="N", help="for noise (default: 500)"
@@ -72,6 +72,11 @@ def add_results(commands: "argparse._SubParsersAction") -> None:
         action="store_true",
         help="only compare what may be held as the noise of an image, on validation patients",
     )
+    command.add_argument(
+        "--leak",
+        action="store_true",
+        help="only probe the noise for the parents that it should not know, on test patients",
+    )
     command.set_defaults(command=results)
 
 
@@ -84,16 +89,21 @@ def results(arguments: argparse.Namespace) -> None:
         collect_readings,
         collect_soundness,
         learned_runs,
+        write_table,
     )
+    from cfcore.soundness.leak import LEAK, generator_leaks
 
     preset, out = sizes(arguments), check_writable(arguments.out)
-    seeds = range(arguments.generators)
+    seeds, patients = range(arguments.generators), arguments.patients or 300
     if arguments.kept:
         written = [collect_kept(preset, out)]
+    elif arguments.leak:
+        found = generator_leaks(preset, seeds, patients=arguments.patients or 2000)
+        written = [write_table(found, out / LEAK)]
     elif arguments.readings:
-        written = [collect_readings(preset, seeds, out, patients=arguments.patients)]
+        written = [collect_readings(preset, seeds, out, patients=patients)]
     else:
-        sizes_of = {"patients": arguments.patients, "noise_patients": arguments.noise_patients}
+        sizes_of = {"patients": patients, "noise_patients": arguments.noise_patients}
         written = collect_soundness(preset, seeds, out, **sizes_of)
         written += collect(learned_runs(preset, seeds), out, folder=arguments.predictions)
     for path in written:

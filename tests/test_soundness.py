@@ -12,10 +12,19 @@ from torch import Tensor
 from cfcore.checks import InputError
 from cfcore.datasets import Dataset, from_phantom
 from cfcore.graph import CHEST, Variable
+from cfcore.learned import RESULTS
 from cfcore.phantom import Phantom
 from cfcore.soundness import generator_noise, interventions_of, soundness
 from cfcore.soundness.distances import agreement, shift, structural_similarity
-from cfcore.soundness.leak import leak, noise_features, ridge, standardised
+from cfcore.soundness.leak import (
+    LEAK,
+    PENALTIES,
+    gram,
+    leak,
+    noise_features,
+    ridge,
+    whitened,
+)
 
 NAMES = ("sex", "race", "age", "lung_size", "effusion")
 COHORT = Phantom(16).sample(120, hospital="C", seed=5)
@@ -181,6 +190,8 @@ def test_noise_that_knows_the_parents_is_caught_by_the_leak(data: Dataset) -> No
 
     assert pick(table, intervention="sex", measure="AUC") > 0.95
     assert 0.25 < pick(table, "oracle", intervention="sex", measure="AUC") < 0.75
+    assert pick(table, intervention="sex", measure="p") < 0.05
+    assert pick(table, intervention="sex", measure="by chance") < 0.8
     assert pick(table, intervention="age", measure="R2") > 0.8
     assert pick(table, "oracle", intervention="age", measure="R2") < 0.2
 
@@ -289,12 +300,71 @@ def test_similarity_agrees_with_scipy(rng: torch.Generator) -> None:
 
 
 def test_the_probe_is_ridge_regression(rng: torch.Generator) -> None:
+    """The dual of a linear kernel against the normal equations, with the best penalty."""
     x = torch.randn(40, 5, generator=rng, dtype=torch.float64)
-    x = standardised(x, torch.arange(30))
-    y = x @ torch.randn(5, 2, generator=rng, dtype=torch.float64) + 3
+    y = x @ torch.randn(5, 2, generator=rng, dtype=torch.float64) + torch.randn(
+        40, 1, generator=rng
+    )
+    fit, test = torch.arange(30), torch.arange(30, 40)
+    own = x - x[fit].mean(dim=0)
+    mean, found, errors = y[fit].mean(dim=0), [], []
+    for penalty in PENALTIES:
+        ridged = penalty * own[fit].square().sum() * torch.eye(5, dtype=torch.float64)
+        hat = torch.linalg.solve(own[fit].T @ own[fit] + ridged, own[fit].T)
+        w, leverage = hat @ (y[fit] - mean), (own[fit] @ hat).diagonal()
+        errors.append(
+            ((y[fit] - mean - own[fit] @ w) / (1 - leverage[:, None])).square().mean(dim=0)
+        )
+        found.append(mean + own[test] @ w)
+    best = torch.stack(errors).argmin(dim=0)
+    expected = torch.stack([found[b][:, m] for m, b in enumerate(best)], dim=1)
 
-    torch.testing.assert_close(ridge(x[:30], y[:30], x[30:]), y[30:], atol=0.05, rtol=0)
-    assert torch.equal(ridge(x * 0, y, x[:2] * 0), y.mean(dim=0).expand(2, 2))
+    read = ridge([gram("linear", x, fit)], y[fit], fit, test)
+
+    torch.testing.assert_close(read, expected)
+    silent = ridge([gram("linear", x * 0, fit)], y[fit], fit, test)
+    torch.testing.assert_close(silent, mean.expand(10, 2))
+
+
+def test_whitened_features_have_no_scale(rng: torch.Generator) -> None:
+    x = torch.randn(200, 3, generator=rng, dtype=torch.float64) @ torch.diag(
+        torch.tensor([1e3, 1.0, 1e-3], dtype=torch.float64)
+    )
+    white = whitened(torch.cat((x, x[:, :1], x[:, :1] * 0), dim=1), torch.arange(100))
+
+    expected = torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(white[:100].T @ white[:100] / 100, expected, atol=1e-6, rtol=0)
+
+
+def planted(rng: torch.Generator, n: int, spread: float) -> tuple[list[Tensor], dict]:
+    """Noise of ten dimensions, one of which is wider in women: no mean differs."""
+    pa = Phantom(16).sample(n, hospital="C", seed=int(torch.randint(10**6, (), generator=rng))).pa
+    z = torch.randn(n, 10, generator=rng)
+    z[:, 0] *= 1 + (spread - 1) * pa["sex"]
+    return [z], pa
+
+
+def test_a_leak_of_the_spread_is_found_by_kernels_and_not_by_a_line(rng: torch.Generator) -> None:
+    leaves, pa = planted(rng, 1000, 2.5)
+    line = leak(leaves, pa, CHEST, kernels=["linear"])["sex"]
+    found = leak(leaves, pa, CHEST)
+
+    assert line["AUC"] < 0.55 and line["p"] > 0.05
+    assert found["sex"]["AUC"] > 0.6 > found["sex"]["by chance"] and found["sex"]["p"] <= 0.01
+    assert found["race"]["p"] > 0.05
+
+
+def test_the_probe_finds_leaks_in_free_noise_at_its_level_only(rng: torch.Generator) -> None:
+    """The p-values of ten cohorts and five parents, of the oracle's own noise."""
+    p = []
+    for seed in range(10):
+        cohort = Phantom(16).sample(300, hospital="C", seed=100 + seed)
+        found = leak(noise_features(cohort.noise), cohort.pa, CHEST, permutations=59, seed=seed)
+        p += [said["p"] for said in found.values()]
+
+    below = sum(one <= 0.05 for one in p)
+    assert below <= 7  # 2.5 are expected of 50; more than 7 at a chance of 0.4 %
+    assert 0.35 < np.mean(p) < 0.65
 
 
 def test_features_of_noise_are_small_and_free_of_keys() -> None:
@@ -309,8 +379,21 @@ def test_the_noise_of_the_phantom_does_not_leak() -> None:
 
     found = leak(noise_features(cohort.noise), cohort.pa, CHEST)
 
+    assert sum(said["p"] <= 0.05 for said in found.values()) <= 1
     assert abs(found["sex"]["AUC"] - 0.5) < 0.1
     assert found["age"]["R2"] < 0.05
+
+
+def test_the_kept_probes_find_the_leak_of_the_learned_noise_and_none_of_the_true() -> None:
+    table = pd.read_csv(RESULTS / LEAK)
+    assert set(table.patients) == {2000} and set(table.generator) >= {"learned-0", "oracle"}
+
+    by = table[(table.noise == "all") & (table.probe == "kernel")].set_index(
+        ["generator", "parent"]
+    )
+    assert (by.loc["oracle", "p"] > 0.05).all()
+    assert (by.loc["learned-0", "p"] < 0.05).all()
+    assert (by.loc["learned-0", "value"] > by.loc["learned-0", "by_chance"]).all()
 
 
 def test_readings_are_judged_by_their_kind() -> None:

@@ -102,7 +102,7 @@ def soundness(
     commutativity      two interventions in one order against the other (direct effect)
     minimality         the counterfactual against the image: no more than the oracle's
     amplification      what the classifiers read of variables not intervened on
-    leak               what a linear probe reads of the parents off the noise
+    leak               what a probe reads of the parents off the noise, and what by chance
     faithfulness       the counterfactual against the true one
     ================== =====================================================================
 
