@@ -1,7 +1,9 @@
 r"""Each claim of the paper, tested as ``data/claims.yml`` says, with an interval and a verdict.
 
 The design was written down before the results were looked at. A test is a function of a claim and
-of the studies that returns rows; what a row says is settled by :func:`verdict` alone.
+of the studies that returns statistics of the trainings at hand. :func:`judge` calls it on all
+trainings, and without each of them, for an interval (:mod:`cfcore.intervals`); what it is compared
+with, and what that says, is settled by :mod:`cfcore.design` alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +16,13 @@ import pandas as pd
 from scipy import stats
 
 from cfcore.checks import InputError
-from cfcore.files import DATA, data_file
+from cfcore.design import DESIGN, RISES, Claim, criterion, read_design, reported
+from cfcore.files import data_file
 from cfcore.generator import Effect
+from cfcore.intervals import Rule, interval, rule
 from cfcore.settings import BETAS, SETTINGS, STRENGTHS
-from cfcore.study import Study, interval
+from cfcore.study import Study
 
-DESIGN = DATA / "claims.yml"
 PAPER = data_file("paper")
 
 FALLING = ("S_rank", "tau_b")
@@ -28,9 +31,11 @@ BIASED = [(family, strength) for family in ("sex", "age") for strength in STRENG
 TRAINED = [("basic", 0.0), *BIASED]
 EVERYONE = [*TRAINED, *(("logit", beta) for beta in BETAS)]
 
-Claim = Mapping[str, object]
 Studies = Mapping[tuple[str, str, Effect], Study]
 """Studies by setting, test set and effect."""
+
+
+COUNT, CORRELATION = Rule(0, 9), Rule(-1, 1)
 
 
 @dataclass(frozen=True)
@@ -41,44 +46,19 @@ class Outcome:
         setting: The setting it was made in.
         item: What it is about, where a claim has several parts.
         values: The statistic, shape (1 + B,): the estimate, then its replicates.
-        threshold: What it is compared with.
-        above: Whether the claim is that it is above the threshold, or below.
+        rule: How its interval is made.
         by_seed: The statistic for each training by itself, where that is possible.
         paper: What the paper prints, if it does.
+        attainable: The largest value that it could have had, where that is less than its range.
     """
 
     setting: str
     item: str
     values: np.ndarray
-    threshold: float
-    above: bool = True
+    rule: Rule
     by_seed: Sequence[float] = ()
     paper: float = np.nan
-
-
-def read_design(path: Path = DESIGN) -> dict[str, object]:
-    """The design of the experiments, as it was written down."""
-    import yaml
-
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def verdict(low: float, high: float, threshold: float, *, above: bool) -> str:
-    """Supported if the whole interval is beyond the threshold, not if none of it is.
-
-    Example:
-        >>> verdict(0.2, 0.6, 0.0, above=True), verdict(-0.1, 0.6, 0.0, above=True)
-        ('supported', 'inconclusive')
-        >>> verdict(-0.5, 0.0, 0.0, above=True)
-        'not supported'
-    """
-    if not above:
-        low, high, threshold = -high, -low, -threshold
-    if np.isnan(low) or np.isnan(high):
-        return "inconclusive"
-    if low > threshold:
-        return "supported"
-    return "inconclusive" if high > threshold else "not supported"
+    attainable: float = np.nan
 
 
 def chain(study: Study, statistic: str, family: str) -> np.ndarray:
@@ -106,10 +86,9 @@ def counts(claim: Claim, studies: Studies, setting: str, statistic: str) -> np.n
     return transitions(sex, statistic, ("logit", "sex")) + transitions(age, statistic, ("age",))
 
 
-def averaged(study: Study, values: np.ndarray) -> dict[str, object]:
+def averaged(values: np.ndarray) -> dict[str, object]:
     """The mean over trainings, (seeds, 1 + B) to (1 + B,), and each by itself."""
-    mean = study.resampled_seeds(values).mean(axis=0)
-    return {"values": mean, "by_seed": values[:, 0].tolist()}
+    return {"values": values.mean(axis=0), "by_seed": values[:, 0].tolist()}
 
 
 def main_study(studies: Studies, setting: str, effect: Effect = "direct") -> Study:
@@ -142,34 +121,29 @@ def printed_count(setting: str, statistic: str, paper: Path = PAPER) -> float:
 
 def ctc(claim: Claim, studies: Studies) -> Iterator[Outcome]:
     """Correct transition counts against a threshold."""
-    above = claim.get("direction", "above") == "above"
     for setting in claim["settings"]:
         for name in claim["metrics"]:
-            found = averaged(main_study(studies, setting), counts(claim, studies, setting, name))
-            paper = printed_count(setting, name)
-            yield Outcome(
-                setting, name, **found, threshold=claim["threshold"], above=above, paper=paper
-            )
+            found = averaged(counts(claim, studies, setting, name))
+            yield Outcome(setting, name, **found, rule=COUNT, paper=printed_count(setting, name))
 
 
 def ctc_difference(claim: Claim, studies: Studies) -> Iterator[Outcome]:
-    """Correct transitions of one metric beyond those of another."""
+    """Correct transitions of one metric beyond those of another, and how many there could be."""
     other = claim["against"]
     for setting in claim["settings"]:
         reference = counts(claim, studies, setting, other)
+        room = COUNT.most - reference[:, 0].mean()
         for name in claim["metrics"]:
-            gain = counts(claim, studies, setting, name) - reference
+            found = averaged(counts(claim, studies, setting, name) - reference)
             paper = printed_count(setting, name) - printed_count(setting, other)
             paper = np.nan if claim.get("testset") else paper
-            found = averaged(main_study(studies, setting), gain)
-            item = f"{name} - {other}"
-            yield Outcome(setting, item, **found, threshold=claim["threshold"], paper=paper)
+            item, kind = f"{name} - {other}", COUNT.difference()
+            yield Outcome(setting, item, **found, rule=kind, paper=paper, attainable=room)
 
 
 def columns(study: Study, statistic: str, kinds: Sequence[tuple[str, float]]) -> np.ndarray:
-    """A statistic of several predictors with trainings resampled, (kinds x seeds, 1 + B)."""
-    values = np.stack([study.column(statistic, *kind) for kind in kinds], axis=1)
-    return study.resampled_seeds(values).reshape(-1, values.shape[-1])
+    """A statistic of several predictors and all trainings, shape (kinds x seeds, 1 + B)."""
+    return np.concatenate([study.column(statistic, *kind) for kind in kinds])
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -199,7 +173,7 @@ def gap_correlation(claim: Claim, studies: Studies) -> Iterator[Outcome]:
             for name in claim["metrics"]:
                 metric = columns(study, name, TRAINED)
                 r = partial(metric, gap, area) if "given" in claim else pearson(metric, gap)
-                yield Outcome(setting, f"{name}, {attribute}", r, claim["threshold"])
+                yield Outcome(setting, f"{name}, {attribute}", r, CORRELATION)
 
 
 def score_gap_correlation(claim: Claim, studies: Studies) -> Iterator[Outcome]:
@@ -209,7 +183,7 @@ def score_gap_correlation(claim: Claim, studies: Studies) -> Iterator[Outcome]:
         for attribute in claim["attributes"]:
             spread = np.sqrt(columns(study, f"S_var_{attribute}", TRAINED))
             r = pearson(spread, columns(study, f"score_{attribute}", TRAINED))
-            yield Outcome(setting, attribute, r, claim["threshold"])
+            yield Outcome(setting, attribute, r, CORRELATION)
 
 
 def calibration_truth(claim: Claim, studies: Studies) -> Iterator[Outcome]:
@@ -220,7 +194,8 @@ def calibration_truth(claim: Claim, studies: Studies) -> Iterator[Outcome]:
         ours, theirs = (
             spearman(columns(study, f"ECE_{kind}", EVERYONE), truth) for kind in ("marg", "orig")
         )
-        yield Outcome(setting, "ECE_marg - ECE_orig", ours - theirs, claim["threshold"])
+        kind = CORRELATION.difference()
+        yield Outcome(setting, "ECE_marg - ECE_orig", ours - theirs, kind)
 
 
 def worse_pairs(study: Study, statistic: str) -> np.ndarray:
@@ -242,9 +217,10 @@ def exposure_difference(claim: Claim, studies: Studies) -> Iterator[Outcome]:
     for setting in claim["settings"]:
         study = main_study(studies, setting)
         for other in claim["against"]:
-            gain = worse_pairs(study, "S_var_{}") - worse_pairs(study, names[other])
-            found = averaged(study, gain)
-            yield Outcome(setting, f"S_var - {other}", **found, threshold=claim["threshold"])
+            ours, theirs = (worse_pairs(study, one) for one in ("S_var_{}", names[other]))
+            item, room = f"S_var - {other}", 1 - theirs[:, 0].mean()
+            kind = Rule(0, 1).difference()
+            yield Outcome(setting, item, **averaged(ours - theirs), rule=kind, attainable=room)
 
 
 def blind_spot(claim: Claim, studies: Studies) -> Iterator[Outcome]:
@@ -256,9 +232,8 @@ def blind_spot(claim: Claim, studies: Studies) -> Iterator[Outcome]:
                 gain = study.column(name, family, max(STRENGTHS)) - study.column(
                     name, f"control {family}", max(STRENGTHS)
                 )
-                found = averaged(study, gain)
-                item, above = f"{name}, {family}", name != "R_orig"
-                yield Outcome(setting, item, **found, threshold=claim["threshold"], above=above)
+                kind = rule(name).difference()
+                yield Outcome(setting, f"{name}, {family}", **averaged(gain), rule=kind)
 
 
 def offset_areas(claim: Claim, studies: Studies) -> Iterator[Outcome]:
@@ -267,20 +242,17 @@ def offset_areas(claim: Claim, studies: Studies) -> Iterator[Outcome]:
         study = main_study(studies, setting)
         areas = np.stack([chain(study, name, "logit") for name in ("AUC_men", "AUC_women")])
         change = np.abs(areas - areas[:, :, :1]).max(axis=(0, 2))
-        found = averaged(study, change)
-        yield Outcome(
-            setting, "AUC within a sex", **found, threshold=claim["threshold"], above=False
-        )
-        found = averaged(study, transitions(study, "S_var", ("logit",)))
-        yield Outcome(setting, "S_var rises", **found, threshold=claim["transitions"])
+        yield Outcome(setting, "AUC within a sex", **averaged(change), rule=rule("AUC"))
+        rises = transitions(study, "S_var", ("logit",))
+        yield Outcome(setting, RISES, **averaged(rises), rule=Rule(0, len(BETAS)))
 
 
 def variance_ratio(claim: Claim, studies: Studies) -> Iterator[Outcome]:
     """Counterfactual over observed variance of subgroup means, at worst."""
     for setting in claim["settings"]:
         study = main_study(studies, setting, "total")
-        found = averaged(study, study.column("variance_ratio", "basic"))
-        yield Outcome(setting, "largest ratio", **found, threshold=claim["threshold"], above=False)
+        found = averaged(study.column("variance_ratio", "basic"))
+        yield Outcome(setting, "largest ratio", **found, rule=rule("variance_ratio"))
 
 
 def null_floor(claim: Claim, studies: Studies) -> Iterator[Outcome]:
@@ -288,8 +260,7 @@ def null_floor(claim: Claim, studies: Studies) -> Iterator[Outcome]:
     for setting in claim["settings"]:
         study = main_study(studies, setting)
         ratio = study.column("null_abs", "basic") / study.column("D_abs", "basic")
-        found = averaged(study, ratio)
-        yield Outcome(setting, "null / D_abs", **found, threshold=claim["threshold"], above=False)
+        yield Outcome(setting, "null / D_abs", **averaged(ratio), rule=Rule(0))
 
 
 TESTS: Mapping[str, Callable[[Claim, Studies], Iterator[Outcome]]] = {
@@ -322,7 +293,7 @@ def judge(
 
     Returns:
         A row for each part of each claim: ``claim, setting, item, paper, estimate, low, high,
-        by_seed, threshold, direction, verdict``.
+        attainable, by_seed, threshold, direction, verdict``.
     """
     rows = []
     for claim in read_design(design)["claims"]:
@@ -330,8 +301,9 @@ def judge(
             continue
         if claim["test"] not in TESTS:
             raise InputError(f"{design}: claim {claim['id']!r} has no test {claim['test']!r}")
-        for outcome in TESTS[claim["test"]](claim, studies):
-            low, high = interval(outcome.values, level)
+        for outcome, left_out in outcomes(claim, studies):
+            low, high = interval(outcome.values, left_out, rule=outcome.rule, level=level)
+            threshold, above = criterion(claim, outcome.item)
             rows.append(
                 {
                     "claim": claim["id"],
@@ -341,10 +313,28 @@ def judge(
                     "estimate": float(outcome.values[0]),
                     "low": low,
                     "high": high,
+                    "attainable": outcome.attainable,
                     "by_seed": tuple(outcome.by_seed),
-                    "threshold": outcome.threshold,
-                    "direction": "above" if outcome.above else "below",
-                    "verdict": verdict(low, high, outcome.threshold, above=outcome.above),
+                    "threshold": threshold,
+                    "direction": "above" if above else "below",
+                    "verdict": reported(claim, outcome.item, low, high, tied=tied(outcome)),
                 }
             )
     return pd.DataFrame(rows)
+
+
+def tied(outcome: Outcome) -> bool:
+    """Whether two metrics were compared that both did as well as can be, in every training."""
+    return outcome.attainable == 0 and outcome.values[0] == 0
+
+
+def outcomes(claim: Claim, studies: Studies) -> list[tuple[Outcome, list[float]]]:
+    """What a test found, and the estimates that it finds without each training in turn."""
+    test = TESTS[claim["test"]]
+    seeds = sorted({seed for study in studies.values() for seed in study.seeds})
+    fewer = [{key: s.without(seed) for key, s in studies.items()} for seed in seeds]
+    others = [list(test(claim, some)) for some in fewer] if len(seeds) > 1 else []
+    return [
+        (outcome, [float(found[i].values[0]) for found in others])
+        for i, outcome in enumerate(test(claim, studies))
+    ]

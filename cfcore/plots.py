@@ -7,7 +7,8 @@ import numpy as np
 
 from cfcore.claims import STEPS
 from cfcore.extras import needs
-from cfcore.study import Study, interval
+from cfcore.intervals import interval, rule
+from cfcore.study import Study
 from cfcore.tables import kinds
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
             for across, up in zip(*both, strict=True):
                 if len(across) > 1:
                     style = {"color": COLOURS[family], "lw": 0.5, "alpha": 0.45, "zorder": 1}
-                    ax.plot(interval(across), [up[0]] * 2, **style)
-                    ax.plot([across[0]] * 2, interval(up), **style)
+                    ax.plot(interval(across, rule=rule(x)), [up[0]] * 2, **style)
+                    ax.plot([across[0]] * 2, interval(up, rule=rule(y)), **style)
             ax.scatter(
                 both[0][:, 0], both[1][:, 0], s=22 + 16 * i, color=COLOURS[family],
                 marker=MARKERS[family], alpha=0.9, edgecolor="white", lw=0.5, zorder=2,

@@ -8,6 +8,7 @@ the sample, but their order does not: they are recomputed from the counts withou
 Only Kendall's coefficient is recomputed from nothing.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cfcore.checks import InputError, check_count, check_fraction
-from cfcore.evaluate import Table
+from cfcore.evaluate import Table, UndefinedMetricWarning
 from cfcore.metrics.calibration import bin_index
 from cfcore.metrics.ranking import Groups, kendall, tie_groups
 from cfcore.metrics.summary import Question, blocks
@@ -101,6 +102,12 @@ def check_resampling(
     check_fraction(level, "level")
     check_count(replicates, "replicates", least=2)
     check_count(rank_replicates, "rank_replicates", least=0)
+    if patients < 2:
+        warnings.warn(
+            "intervals undefined (NaN): they need two patients or more",
+            UndefinedMetricWarning,
+            stacklevel=3,
+        )
     return Resampling(code, patients, replicates, min(rank_replicates, replicates), level, seed)
 
 
@@ -198,7 +205,8 @@ def replicate(table: Table, question: Question, sampling: Resampling) -> dict[st
         sampling: How patients are resampled.
 
     Returns:
-        Values by metric, each of shape (replicates,), or (rank_replicates,) for rank metrics.
+        Values by metric, each of shape (replicates,), or (rank_replicates,) for rank metrics; NaN
+        if there is only one patient, who is in every sample.
     """
     given = contributions(table, question, sampling)
     chunks = []
@@ -206,4 +214,5 @@ def replicate(table: Table, question: Question, sampling: Resampling) -> dict[st
         metrics = mean_replicates(given, counts, question.bins)
         ranked = max(0, min(len(counts), sampling.rank_replicates - i * CHUNK))
         chunks.append(metrics | rank_replicates(given, counts[:ranked], sampling.code))
-    return {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in chunks[0]}
+    values = {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in chunks[0]}
+    return values if sampling.patients > 1 else {name: v * np.nan for name, v in values.items()}

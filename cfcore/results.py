@@ -12,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from cfcore.checks import InputError
-from cfcore.claims import DESIGN, judge, read_design, verdict
+from cfcore.claims import judge
+from cfcore.design import DESIGN, TIED, read_design, reported
 from cfcore.files import write_atomically
 from cfcore.generator import Effect
 from cfcore.generators import GeneratorRecipe, obtain_generator
@@ -34,7 +35,7 @@ from cfcore.testsets import test_set
 
 CLAIMS, SOUNDNESS, NOISE = "learned_claims.csv", "soundness.csv", "generator_noise.csv"
 READINGS = "generator_readings.csv"
-DIGITS = 6
+DIGITS = 6  # significant
 
 Key = tuple[str, str, Effect]
 
@@ -211,37 +212,38 @@ def judge_known(studies: Mapping[Key, Study], design: Path = DESIGN) -> pd.DataF
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> Path:
-    """Write a table as CSV, rounded, all or nothing."""
+    """Write a table as CSV, all or nothing, to six significant digits: 1e-12 stays what it is."""
     text = StringIO()
-    frame.round(DIGITS).to_csv(text, index=False)
+    frame.to_csv(text, index=False, float_format=f"%.{DIGITS}g")
     return write_atomically(path, text.getvalue().encode())
 
 
-def learned_claims(*, folder: Path = COMMITTED) -> pd.DataFrame:
+def learned_claims(*, folder: Path = COMMITTED, design: Path = DESIGN) -> pd.DataFrame:
     """Every claim with learned generators: the mean over generators, and all their intervals.
+
+    What the intervals are compared with is read from the design, not from the table. The intervals
+    of the table that comes with the project are of an earlier rule, which resampled trainings: the
+    predictions that they rest on were not kept.
 
     Args:
         folder: Where the tables are.
+        design: The file of the design.
 
     Returns:
         Columns ``claim, setting, item, learned, learned low, learned high, learned verdict``: the
         interval reaches from the lowest lower to the highest upper end of any generator.
     """
     frame = pd.read_csv(folder / CLAIMS, keep_default_na=True)
-    keys = ["claim", "setting", "item"]
-    found = frame.groupby(keys, sort=False).agg(
-        learned=("estimate", "mean"),
-        low=("low", "min"),
-        high=("high", "max"),
-        threshold=("threshold", "first"),
-        direction=("direction", "first"),
-    )
+    claims = {claim["id"]: claim for claim in read_design(design)["claims"]}
+    keys, ends = ["claim", "setting", "item"], ["learned low", "learned high"]
+    found = frame.assign(tied=frame.verdict == TIED).groupby(keys, sort=False)
+    found = found.agg({"estimate": "mean", "low": "min", "high": "max", "tied": "all"})
+    found = found.set_axis(["learned", *ends, "tied"], axis=1).reset_index()
     found["learned verdict"] = [
-        verdict(row.low, row.high, row.threshold, above=row.direction == "above")
-        for row in found.itertuples()
+        reported(claims[claim], item, low, high, tied=tied)
+        for claim, item, low, high, tied in found[["claim", "item", *ends, "tied"]].to_numpy()
     ]
-    names = {"low": "learned low", "high": "learned high"}
-    return found.drop(columns=["threshold", "direction"]).rename(columns=names).reset_index()
+    return found.drop(columns="tied")
 
 
 def learned_runs(preset: Preset, seeds: Iterable[int]) -> list[Run]:

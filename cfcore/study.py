@@ -3,11 +3,12 @@ r"""Every statistic of every predictor on one test set, with replicates.
 A claim is about several predictors at once: do risks rise along a chain, do two columns correlate?
 So the patients are resampled once, the same ones for all predictors, and each statistic is kept for
 each replicate; a claim is then computed in every replicate from its columns alone. Trainings are
-resampled too, in :meth:`Study.resampled_seeds`.
+left out one at a time (:meth:`Study.without`), which says how much they vary
+(:mod:`cfcore.intervals`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from cfcore.checks import InputError
 from cfcore.cohorts import AGE_GROUPS, age_group
 from cfcore.datasets import RACES
 from cfcore.evaluate import check_question, evaluate_table
+from cfcore.intervals import interval, means_without_each, rule
 from cfcore.interventions import Grid
 from cfcore.metrics.calibration import bin_index
 from cfcore.metrics.discrimination import auc
@@ -59,24 +61,11 @@ class Study:
         rows = [self.members.index(Member(family, strength, seed)) for seed in self.seeds]
         return self.values[statistic][rows]
 
-    def resampled_seeds(self, values: np.ndarray, *, seed: int = 0) -> np.ndarray:
-        """Resample the trainings along the first axis, anew for each replicate.
-
-        The estimate, which is first along the last axis, keeps all. The draws depend on the number
-        of trainings and of replicates alone, so that all statistics see the same ones.
-
-        Args:
-            values: Shape (seeds, ..., 1 + B).
-            seed: The seed of the draws.
-
-        Returns:
-            The values of the drawn trainings, of the same shape.
-        """
-        count, replicates = values.shape[0], values.shape[-1]
-        drawn = np.random.default_rng(seed).integers(count, size=(count, replicates))
-        drawn[:, 0] = np.arange(count)
-        index = drawn.reshape(count, *[1] * (values.ndim - 2), replicates)
-        return np.take_along_axis(values, np.broadcast_to(index, values.shape), axis=0)
+    def without(self, seed: int) -> "Study":
+        """The estimates of all other trainings, without replicates, which nobody needs of them."""
+        rows = [i for i, member in enumerate(self.members) if member.seed != seed]
+        values = {name: every[rows, :1] for name, every in self.values.items()}
+        return replace(self, members=tuple(self.members[i] for i in rows), values=values)
 
     def frame(self) -> pd.DataFrame:
         """The estimates, tidy: ``family, strength, seed, metric, estimate``."""
@@ -92,8 +81,8 @@ class Study:
 
         Returns:
             Columns ``family, strength, metric, mean, spread, low, high``: the spread is the
-            standard deviation between trainings, the interval that of the mean, with patients and
-            trainings resampled.
+            standard deviation between trainings, unknown (NaN) of one; the interval is that of the
+            mean by :func:`cfcore.intervals.interval`, of one training over patients alone.
         """
         kinds = dict.fromkeys((member.family, member.strength) for member in self.members)
         rows = []
@@ -101,22 +90,12 @@ class Study:
             for family, strength in kinds:
                 values = self.column(name, family, strength)
                 spread = values[:, 0].std(ddof=1) if len(values) > 1 else np.nan
-                ends = interval(self.resampled_seeds(values).mean(axis=0), level)
+                left_out = means_without_each(values[:, 0])
+                ends = interval(values.mean(axis=0), left_out, rule=rule(name), level=level)
                 rows.append((family, strength, name, values[:, 0].mean(), spread, *ends))
         return pd.DataFrame(
             rows, columns=["family", "strength", "metric", "mean", "spread", "low", "high"]
         )
-
-
-def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval of a statistic, from its estimate and replicates, shape (1 + B,).
-
-    Example:
-        >>> interval(np.array([9.0, 1.0, 2.0, 3.0]), level=1.0)
-        (1.0, 3.0)
-    """
-    low, high = np.nanquantile(values[1:], [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def study(

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from cfcore import claims, tables
+from cfcore import claims, design, tables
 from cfcore.checks import InputError
 from cfcore.settings import SETTINGS, Member
 from cfcore.study import Study
@@ -41,17 +42,17 @@ def everywhere(study: Study) -> dict[tuple[str, str, str], Study]:
 
 
 def rows(study: Study, claim: str):  # noqa: ANN201
-    return claims.judge(everywhere(study)).query("claim == @claim")
+    return claims.judge(everywhere(study), only=claim)
 
 
 def test_every_claim_has_a_test_and_says_where_it_stands() -> None:
-    design = claims.read_design()
-    for claim in design["claims"]:
+    read = design.read_design()
+    for claim in read["claims"]:
         assert claim["test"] in claims.TESTS
         assert {"id", "where", "claim", "settings", "threshold"} <= claim.keys()
-    assert len({claim["id"] for claim in design["claims"]}) == len(design["claims"])
-    assert set(design["design"]["settings"]) == set(SETTINGS)
-    assert {claim["test"] for claim in design["claims"]} == set(claims.TESTS)
+    assert len({claim["id"] for claim in read["claims"]}) == len(read["claims"])
+    assert set(read["design"]["settings"]) == set(SETTINGS)
+    assert {claim["test"] for claim in read["claims"]} == set(claims.TESTS)
 
 
 def test_risks_that_rise_with_bias_are_supported() -> None:
@@ -115,7 +116,60 @@ def test_partial_correlation_removes_what_is_shared(rng_seed: int = 3) -> None:
     ],
 )
 def test_verdicts(low: float, high: float, threshold: float, above: bool, expected: str) -> None:
-    assert claims.verdict(low, high, threshold, above=above) == expected
+    assert design.verdict(low, high, threshold, above=above) == expected
+
+
+def test_thresholds_and_directions_are_those_of_the_design() -> None:
+    found = claims.judge(everywhere(made_up({}))).set_index(["claim", "item"])
+    areas, rises = (found.loc[("offset-invisible", i)] for i in ("AUC within a sex", "S_var rises"))
+    assert set(areas.threshold) == {1e-12} and set(areas.direction) == {"below"}
+    assert set(rises.threshold) == {2.5} and set(rises.direction) == {"above"}
+    assert set(found.loc[("blind-spot", "R_orig, sex")].direction) == {"below"}
+    assert set(found.loc[("blind-spot", "R_IE, age")].direction) == {"above"}
+
+
+def test_what_cannot_fail_is_marked_and_only_where_it_holds() -> None:
+    marked = {
+        (claim["id"], item)
+        for claim in design.read_design()["claims"]
+        for item in claim.get("cannot_fail", ())
+    }
+    still = made_up({}, noise=0.0)
+    found = pd.concat([rows(still, claim) for claim in {claim for claim, _ in marked}])
+    items = set(zip(found.claim, found["item"], strict=True))
+    certain = found[found.verdict == design.CERTAIN]
+    assert marked <= items
+    # Nothing moves here, so the areas do not; the made-up ratios are 9 and 1, which are not below.
+    assert set(zip(certain.claim, certain["item"], strict=True)) == {
+        ("offset-invisible", "AUC within a sex")
+    }
+    assert found[found.claim == "null-floor"].verdict.eq("not supported").all()
+
+
+def test_metrics_that_both_tell_all_pairs_apart_cannot_differ() -> None:
+    rising = {"S_var_sex": 1.0, "S_var_age": 1.0}
+    both = rows(made_up(rising | {"R_orig": 1.0}), "exposes-bias").set_index("item")
+    assert (both.loc["S_var - R_orig", "verdict"] == design.TIED).all()
+    assert (both.loc["S_var - AUC gap", "verdict"] != design.TIED).all()
+    worse = rows(made_up({"S_var_sex": -1.0, "S_var_age": -1.0, "R_orig": 1.0}), "exposes-bias")
+    worse = worse[worse["item"] == "S_var - R_orig"]  # at the ceiling, but we are not
+    assert (worse.estimate == -1).all() and (worse.verdict == "not supported").all()
+
+
+def test_what_could_be_gained_stands_beside_a_difference_of_counts() -> None:
+    found = rows(made_up({"R_orig": -1.0, "R_IE": 1.0}), "risk-order")
+    assert (found.attainable == 9).all()
+    assert rows(made_up({}), "stability-order").attainable.isna().all()
+
+
+def test_the_spread_between_trainings_is_in_the_interval() -> None:
+    study = made_up({"R_IE": 1.0}, noise=0.0)
+    rows_ = [i for i, m in enumerate(study.members) if m == Member("sex", 0.95, 2)]
+    study.values["R_IE"][rows_] += 0.3
+    gain = claims.judge(everywhere(study), only="blind-spot").set_index("item").loc["R_IE, sex"]
+    # Gains of .95, .95 and 1.25: 1.05, of standard error .1, and t of two degrees of freedom.
+    assert gain.high.to_numpy() == pytest.approx(1.05 + 4.3027 * 0.1, rel=1e-4)
+    assert gain.low.to_numpy() == pytest.approx(1.05 - 4.3027 * 0.1, rel=1e-4)
 
 
 def test_the_papers_counts_are_printed_or_counted() -> None:

@@ -1,15 +1,18 @@
 """What learned generators do to the tables, at the smallest size."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from cfcore import generators, judges, recipes, results, settings, tables
+from cfcore import claims, generators, judges, recipes, results, settings, tables
 from cfcore.checks import InputError
+from cfcore.design import criterion, read_design, reported
 from cfcore.interventions import paper_grid
 from cfcore.learned import learned_studies
 from cfcore.marginalise import marginalise
@@ -111,13 +114,55 @@ def test_claims_without_studies_are_left_out(folder: Path) -> None:
 
 
 def test_the_widest_interval_decides(tmp_path: Path) -> None:
-    rows = {"claim": "a", "setting": "s", "item": "i", "threshold": 0.0, "direction": "above"}
+    rows = {"claim": "risk-order", "setting": "C->C", "item": "R_IE - R_orig", "verdict": "any"}
     ends = [(0.5, 0.1, 0.9), (0.3, -0.1, 0.7)]
     frame = pd.DataFrame([rows | {"estimate": e, "low": a, "high": b} for e, a, b in ends])
     results.write_table(frame, tmp_path / results.CLAIMS)
     found = results.learned_claims(folder=tmp_path).iloc[0]
     assert (found["learned"], found["learned low"], found["learned high"]) == (0.4, -0.1, 0.9)
     assert found["learned verdict"] == "inconclusive"
+
+
+def test_small_numbers_survive_a_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"threshold": [1e-12, 0.5], "share": [1 / 3, 123.456]})
+    path = results.write_table(frame, tmp_path / "table.csv")
+    assert np.allclose(pd.read_csv(path), frame, rtol=1e-5, atol=0)
+
+
+def ties() -> set[tuple[str, str, str, str]]:
+    """Generator, claim, setting and item of comparisons in which both metrics are at their best."""
+    studies: dict[str, dict] = {}
+    for name, setting in settings.SETTINGS.items():
+        for testset, effect in product((setting.testset, *setting.shared), ("direct", "total")):
+            for who, found in learned_studies(name, testset, effect=effect).items():
+                studies.setdefault(who, {})[name, testset, effect] = found
+    every = set()
+    for (who, known), claim in product(studies.items(), read_design()["claims"]):
+        with suppress(KeyError):
+            outcomes = [outcome for outcome, _ in claims.outcomes(claim, known)]
+            every |= {(who, claim["id"], o.setting, o.item) for o in outcomes if claims.tied(o)}
+    return every
+
+
+def test_every_stored_verdict_follows_from_its_interval_and_the_design() -> None:
+    table = pd.read_csv(tables.RESULTS / results.CLAIMS)
+    by_name, tied = {claim["id"]: claim for claim in read_design()["claims"]}, ties()
+    assert len(table) > 300 and len(tied) > 0
+    for row in table.itertuples():
+        claim = by_name[row.claim]
+        threshold, above = criterion(claim, row.item)
+        assert (row.threshold, row.direction == "above") == (threshold, above), row
+        same = (row.generator, row.claim, row.setting, row.item) in tied
+        assert row.verdict == reported(claim, row.item, row.low, row.high, tied=same), row
+
+
+def test_verdicts_read_back_are_those_that_were_stored() -> None:
+    table = pd.read_csv(tables.RESULTS / results.CLAIMS)
+    read = results.learned_claims().set_index(["claim", "setting", "item"])["learned verdict"]
+    stored = table.groupby(["claim", "setting", "item"], sort=False).verdict.agg(set)
+    agreed = stored[stored.str.len() == 1].str.join("")
+    assert len(agreed) > 80
+    assert read[agreed.index].to_dict() == agreed.to_dict()
 
 
 def test_soundness_tells_of_truth_and_noise(folder: Path) -> None:

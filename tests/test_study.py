@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from cfcore import metrics
@@ -141,19 +142,44 @@ def test_score_gaps_are_within_a_label(given: dict[Member, Predictions], found: 
     assert found.values["score_sex"][-1, 0] == pytest.approx(abs(sum(gaps).item() / 2))
 
 
-def test_trainings_are_resampled_together_and_the_estimate_is_not(found: Study) -> None:
-    seeds = np.arange(3.0)[:, None] * np.ones((3, REPLICATES + 1))
-    drawn = found.resampled_seeds(seeds)
-    assert drawn[:, 0].tolist() == [0, 1, 2]
-    assert set(np.unique(drawn)) == {0, 1, 2}
-    assert np.array_equal(drawn, found.resampled_seeds(seeds + 0.0))
-    assert drawn[:, 1:].mean(axis=0).std() > 0.2
+def test_a_training_is_left_out_whole(found: Study) -> None:
+    fewer = found.without(1)
+
+    assert fewer.seeds == [0, 2] and len(fewer.members) == 4
+    for name in found.values:
+        both = found.column(name, "sex", 0.8)[[0, 2], :1]
+        assert np.array_equal(fewer.column(name, "sex", 0.8), both, equal_nan=True)
 
 
 def test_the_interval_of_the_mean_holds_patients_and_trainings(found: Study) -> None:
-    summary = found.summary()
-    assert set(summary.metric) == set(found.values)
-    narrow = np.nanquantile(found.column("R_orig", "basic").mean(axis=0)[1:], [0.025, 0.975])
-    row = summary[(summary.metric == "R_orig") & (summary.family == "basic")].iloc[0]
-    assert row.low <= row["mean"] <= row.high
-    assert row.high - row.low >= 0.9 * (narrow[1] - narrow[0])
+    row = found.summary().set_index(["metric", "family"]).loc["R_orig", "basic"]
+    values = found.column("R_orig", "basic")
+
+    low, high = np.quantile(values.mean(axis=0)[1:], [0.025, 0.975])  # of patients
+    reach = stats.t.ppf(0.975, 2) * values[:, 0].std(ddof=1) / 3**0.5  # of trainings
+    mean = values[:, 0].mean()
+    assert row.low == pytest.approx(mean - np.hypot(mean - low, reach))
+    assert row.high == pytest.approx(mean + np.hypot(high - mean, reach))
+
+
+def test_of_one_training_the_interval_is_that_of_its_patients(
+    given: dict[Member, Predictions],
+) -> None:
+    member = next(iter(given))
+    alone = study({member: given[member]}, replicates=REPLICATES, rank_replicates=10).summary()
+
+    plain = given[member].bootstrap(replicates=REPLICATES, rank_replicates=10).set_index("metric")
+    ends = alone.set_index("metric").loc[plain.index, ["low", "high"]]
+    np.testing.assert_allclose(ends, plain[["low", "high"]], rtol=1e-9)
+    assert alone.spread.isna().all()
+    assert set(alone.metric) == set(study({member: given[member]}, replicates=2).values)
+
+
+def test_studies_and_reports_take_the_bias_of_resampling_off_alike(found: Study) -> None:
+    summary = found.summary().set_index(["metric", "family"])
+    values = found.column("ECE_orig", "basic").mean(axis=0)
+
+    # Resampled errors are larger; the interval lies on the other side of the estimate.
+    assert values[1:].mean() > values[0]
+    row = summary.loc["ECE_orig", "basic"]
+    assert (row.low + row.high) / 2 < values[0]
