@@ -21,6 +21,7 @@ Numbers = Union[ArrayLike, "torch.Tensor"]
 TOLERANCE = 1e-6  # how far weights may be from summing to one
 SLIGHT = 0.01  # what is outside [0, 1] by less is a probability with an error, not a logit
 FEW = 20  # fewer logits than this may all be in [0, 1] by chance
+BINS, SPREAD = 20, 5  # probabilities are in at least so many of so many bins of [0, 1]
 
 
 class InputError(ValueError):
@@ -187,9 +188,11 @@ def check_probabilities(values: "Tensor", name: str) -> None:
 def warn_of_probabilities(*logits: "Tensor", name: str = "logits") -> None:
     """Warn if scores that are said to be logits look like probabilities.
 
-    Logits have either sign and hardly any limits. Twenty or more that all lie in [0, 1], and of
-    which the largest is at least twice the smallest, are most likely probabilities, and every
-    metric of them would be wrong. (The logits of an untrained network are nearly all the same.)
+    Logits have either sign and hardly any limits. Twenty or more that all lie in [0, 1] and are
+    spread there are most likely probabilities, and every metric of them would be wrong. Spread
+    means in five or more of twenty equal bins: the logits of a network that has learnt little are
+    nearly all the same, and with an offset there are two groups of them. Probabilities that are
+    all below 0.2 are therefore not found out.
 
     Args:
         logits: The scores of one predictor, in any number of tensors of any shape.
@@ -206,9 +209,10 @@ def warn_of_probabilities(*logits: "Tensor", name: str = "logits") -> None:
     count = sum(values.numel() for values in given)
     if count < FEW:
         return
-    lows, highs = zip(*map(ends, given), strict=True)
-    low, high = min(lows), max(highs)
-    if 0 <= low < high <= 1 and high >= 2 * low and all(value == value for value in lows):
+    if not all(low >= 0 and high <= 1 for low, high in map(ends, given)):  # nor if one is NaN
+        return
+    bins = {number for values in given for number in (values * BINS).floor().unique().tolist()}
+    if len(bins) >= SPREAD:
         warnings.warn(
             f"{name}: all {count} lie in [0, 1]; are these probabilities? Logits are expected: "
             "log(p / (1 - p))",

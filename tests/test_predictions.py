@@ -267,7 +267,7 @@ def test_logits_that_look_like_probabilities_are_warned_of() -> None:
 
     assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(ScoreWarning):  # a rare finding
-        example(logit_obs=p_obs / 20, logit_cf=p_cf / 20)
+        example(logit_obs=p_obs / 3, logit_cf=p_cf / 3)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,9 @@ def test_logits_that_look_like_probabilities_are_warned_of() -> None:
         lambda logit: logit,
         lambda logit: logit.abs(),
         lambda logit: -logit.sigmoid(),
-        lambda logit: 0.11 + 0.01 * logit.sigmoid(),  # an untrained network
+        lambda logit: 0.01 + 0.06 * logit.sigmoid(),  # a network that has learnt little
+        lambda logit: 0.01 + 0.06 * logit.sigmoid() + 0.5 * (logit > 0),  # with an offset
+        lambda logit: logit.sigmoid().where(logit < 1, torch.nan),
         lambda logit: torch.zeros_like(logit),
     ],
 )
