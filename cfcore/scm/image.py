@@ -1,9 +1,10 @@
-r"""The image mechanism: a conditional hierarchical variational autoencoder.
+r"""The image mechanism: a conditional variational autoencoder, with latents in space if wanted.
 
 The image is :math:`x = \mu(z_{1:L}, \mathbf{pa}) + r`. Its exogenous noise is all that the parents
-do not say: the latents :math:`z_{1:L}`, from the whole image down to patches, and the residual
-:math:`r` that the decoder does not explain. A counterfactual holds the noise, replaces the
-parents, and decodes again:
+do not say: the latents :math:`z_{1:L}`, and the residual :math:`r` that the decoder does not
+explain. The paper's latents are a hierarchy from the whole image down to patches, and this module
+can have them; the generators of the book have one code for the whole image and no others. A
+counterfactual holds the noise, replaces the parents, and decodes again:
 
 .. math:: \tilde{x} = x + \mu(z_{1:L}, \widetilde{\mathbf{pa}}) - \mu(z_{1:L}, \mathbf{pa})
 """
