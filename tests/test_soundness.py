@@ -1,6 +1,7 @@
 """Soundness: the truth is perfect, doing nothing is the baseline, and defects are caught."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,9 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from cfcore.checks import InputError
+from cfcore.cli import main
 from cfcore.datasets import Dataset, from_phantom
+from cfcore.generators import untrained
 from cfcore.graph import CHEST, Variable
 from cfcore.learned import RESULTS
 from cfcore.phantom import Phantom
@@ -394,6 +397,19 @@ def test_the_kept_probes_find_the_leak_of_the_learned_noise_and_none_of_the_true
     assert (by.loc["oracle", "p"] > 0.05).all()
     assert (by.loc["learned-0", "p"] < 0.05).all()
     assert (by.loc["learned-0", "value"] > by.loc["learned-0", "by_chance"]).all()
+
+
+def test_the_command_probes_generators_the_oracle_and_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cfcore.soundness.leak.obtain_generator", untrained)
+    words = ["results", "--leak", "--preset", "smoke", "--generators", "1", "--patients", "60"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+
+    table = pd.read_csv(tmp_path / LEAK)
+    assert set(table.generator) == {"learned-0", "oracle", "image"}
+    assert set(table[table.generator == "learned-0"]["noise"]) == {"all", "z0", "residual"}
+    assert set(table.patients) == {60} and table.p.between(0, 1).all()
 
 
 def test_readings_are_judged_by_their_kind() -> None:
