@@ -7,7 +7,7 @@ left out one at a time (:meth:`Study.without`), which says how much they vary
 (:mod:`cfcore.intervals`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from cfcore.checks import InputError
 from cfcore.cohorts import AGE_GROUPS, age_group
 from cfcore.datasets import RACES
 from cfcore.evaluate import check_question, evaluate_table
-from cfcore.intervals import interval, means_without_each, rule
+from cfcore.intervals import Rule, interval, means_without_each, rule
 from cfcore.interventions import Grid
 from cfcore.metrics.calibration import bin_index
 from cfcore.metrics.discrimination import auc
@@ -66,6 +66,23 @@ class Study:
         rows = [i for i, member in enumerate(self.members) if member.seed != seed]
         values = {name: every[rows, :1] for name, every in self.values.items()}
         return replace(self, members=tuple(self.members[i] for i in rows), values=values)
+
+    def estimate(
+        self, statistic: Callable[["Study"], np.ndarray], *, rule: Rule, level: float = 0.95
+    ) -> tuple[float, float, float]:
+        """A statistic of several predictors, with its interval over patients and trainings.
+
+        Args:
+            statistic: Computes it from the trainings of a study, shape (1 + B,).
+            rule: How its interval is made.
+            level: The coverage aimed at.
+
+        Returns:
+            The estimate, the lower and the upper end.
+        """
+        values, seeds = statistic(self), self.seeds
+        left_out = [statistic(self.without(seed))[0] for seed in seeds] if len(seeds) > 1 else []
+        return float(values[0]), *interval(values, left_out, rule=rule, level=level)
 
     def frame(self) -> pd.DataFrame:
         """The estimates, tidy: ``family, strength, seed, metric, estimate``."""

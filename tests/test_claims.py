@@ -1,10 +1,12 @@
 """The claims: their design, their tests, their verdicts."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from cfcore import claims, design, tables
 from cfcore.checks import InputError
@@ -53,6 +55,19 @@ def test_every_claim_has_a_test_and_says_where_it_stands() -> None:
     assert len({claim["id"] for claim in read["claims"]}) == len(read["claims"])
     assert set(read["design"]["settings"]) == set(SETTINGS)
     assert {claim["test"] for claim in read["claims"]} == set(claims.TESTS)
+
+
+def test_claims_and_thresholds_are_those_of_the_first_commit() -> None:
+    now = design.read_design()
+    call = ["git", "show", f"{now['first_commit']}:data/claims.yml"]
+    shown = subprocess.run(call, cwd=design.DESIGN.parent, capture_output=True, text=True)
+    if shown.returncode:
+        pytest.skip("the history of the project is not here")
+    first = {claim["id"]: claim for claim in yaml.safe_load(shown.stdout)["claims"]}
+    assert first.keys() == {claim["id"] for claim in now["claims"]}
+    for claim in now["claims"]:
+        for key in ("threshold", "direction", "test", "settings", "metrics", "against"):
+            assert claim.get(key) == first[claim["id"]].get(key), (claim["id"], key)
 
 
 def test_risks_that_rise_with_bias_are_supported() -> None:
