@@ -183,6 +183,7 @@ def test_a_broken_image_ends_the_command_with_one_line(
     assert sorted(content(tmp_path / "found")) == ["job.json", NAMES[0]]
 
 
+@pytest.mark.filterwarnings("ignore::cfcore.checks.ScoreWarning")  # its predictor is a brightness
 def test_an_image_that_was_replaced_is_not_taken_for_the_one_that_was_read(
     table: Path, tmp_path: Path
 ) -> None:
