@@ -7,7 +7,7 @@ import numpy as np
 
 from cfcore.checks import InputError, Numbers
 from cfcore.evaluate import Table, check_question, check_table, evaluate_table
-from cfcore.intervals import doubtful, interval, rule
+from cfcore.intervals import interval, rule
 from cfcore.metrics.loss import Loss
 from cfcore.metrics.summary import Question, names
 from cfcore.resampling import Resampling, check_resampling, replicate
@@ -29,7 +29,8 @@ def bootstrap_table(table: Table, question: Question, sampling: Resampling) -> "
         every = np.append(estimate, values[name])
         rows.append((name, estimate, *interval(every, rule=rule(name), level=sampling.level)))
     frame = pd.DataFrame(rows, columns=["metric", "estimate", "low", "high"])
-    frame.attrs["doubtful"] = [name for name in estimates if doubtful(name, sampling.patients)]
+    doubted = [name for name in estimates if sampling.patients < rule(name).doubtful]
+    frame.attrs["doubtful"] = doubted
     return frame
 
 
@@ -54,8 +55,9 @@ def bootstrap(
     The intervals say how much the numbers would change with other patients from the same
     population; not with another training run, and not with another generator. How often they hold
     the truth was simulated (``data/results/coverage.csv``). ``frame.attrs["doubtful"]`` names the
-    metrics of which fewer than 90 % of intervals do with so few patients; reports mark them. Of
-    one patient there are no intervals: they are NaN, with a warning.
+    metrics of which fewer than 90 % of intervals did for some predictor with so few patients:
+    calibration errors, and decisions that seldom change; reports mark them. Of one patient there
+    are no intervals: they are NaN, with a warning.
 
     Args:
         p_obs: Probabilities on the observed images, shape (N,).
@@ -100,13 +102,17 @@ def compare_tables(
 
     estimates = [evaluate_table(table, question) for table in (first, second)]
     values = [replicate(table, question, sampling) for table in (first, second)]
-    rows = []
+    rows, doubted = [], []
     for name in names(question, labelled=first.y is not None):
         pair = [estimate[name] for estimate in estimates]
         every = np.append(pair[1] - pair[0], values[1][name] - values[0][name])
-        ends = interval(every, rule=rule(name).difference(), level=sampling.level)
-        rows.append((name, *pair, pair[1] - pair[0], *ends))
-    return pd.DataFrame(rows, columns=["metric", "first", "second", "estimate", "low", "high"])
+        kind = rule(name).difference()
+        rows.append((name, *pair, every[0], *interval(every, rule=kind, level=sampling.level)))
+        doubted += [name] if sampling.patients < kind.doubtful else []
+    columns = ["metric", "first", "second", "estimate", "low", "high"]
+    frame = pd.DataFrame(rows, columns=columns)
+    frame.attrs["doubtful"] = doubted
+    return frame
 
 
 def check_pairs(**given: object) -> None:
@@ -161,7 +167,7 @@ def compare(
 
     Returns:
         A frame with the columns ``metric, first, second, estimate, low, high``, where the last
-        three are about second minus first.
+        three are about second minus first; ``attrs["doubtful"]`` as for :func:`bootstrap`.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cfcore.intervals import DAGGER, NOTE
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -56,6 +58,9 @@ def as_frame(metrics: Mapping[str, float]) -> "pd.DataFrame":
 def as_text(frame: "pd.DataFrame", digits: int = 4) -> str:
     """A report as lines of text, one for each metric, with its interval if there is one.
 
+    Intervals that hold the truth too seldom, ``frame.attrs["doubtful"]``, are marked, and a last
+    line says so.
+
     Args:
         frame: Columns ``metric, estimate`` and perhaps ``low, high``.
         digits: Decimals to show.
@@ -67,14 +72,15 @@ def as_text(frame: "pd.DataFrame", digits: int = 4) -> str:
         >>> print(as_text(as_frame({"S_var": 0.25})))
         S_var               0.2500  variance of the score over interventions
     """
-    lines = []
+    lines, doubtful = [], frame.attrs.get("doubtful", ()) if "low" in frame else ()
     for row in frame.to_dict("records"):
         value = (
             "undefined" if row["estimate"] != row["estimate"] else f"{row['estimate']:.{digits}f}"
         )
         ends = f"  [{row['low']:.{digits}f}, {row['high']:.{digits}f}]" if "low" in row else ""
+        ends += DAGGER if row["metric"] in doubtful else " " * ("low" in row)
         lines.append(f"{row['metric']:<16}{value:>10}{ends}  {meaning(row['metric'])}")
-    return "\n".join(lines)
+    return "\n".join([*lines, NOTE] if doubtful else lines)
 
 
 def as_json(

@@ -1,12 +1,16 @@
 """Intervals: the fast way equals the plain way; how often they hold the truth is in a table."""
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.special import expit
 
-from cfcore import InputError, Predictions, bootstrap, compare, evaluate
+from cfcore import InputError, Predictions, bootstrap, compare, evaluate, intervals
 from cfcore.evaluate import check_question, check_table
+from cfcore.report import as_text
 from cfcore.resampling import check_resampling, replicate
 
 Data = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -262,3 +266,52 @@ def test_costly_losses_may_be_negative() -> None:
 
     row = frame.set_index("metric").loc["R_orig"]
     assert row.low < row.estimate < row.high < 0
+
+
+def simulated() -> pd.DataFrame:
+    """How often intervals held the truth, by statistic: columns ``percentile, pivotal``."""
+    table = pd.read_csv(Path(intervals.__file__).parent.parent / "data/results/coverage.csv")
+    table = table[(table.part == "metrics") & ~table.statistic.str.startswith("null")]
+    assert (table.samples >= 400).all() and set(table.N) == {intervals.SMALL, intervals.LARGE}
+    return table.set_index("statistic")
+
+
+def test_each_metric_has_the_interval_that_covers_better() -> None:
+    alone = simulated().query("of != 'difference'")
+    worst = alone.groupby("statistic")[["percentile", "pivotal"]].min()
+
+    # Two standard errors of the simulation: within them, percentiles, which are plainer.
+    better = worst.pivotal > worst.percentile + 0.02
+    assert {name: intervals.rule(name).pivotal for name in worst.index} == better.to_dict()
+    data = population(np.random.default_rng(12), 30)
+    assert set(bootstrap(*data, replicates=5, rank_replicates=2).metric) <= set(worst.index)
+
+
+@pytest.mark.parametrize("difference", [False, True])
+def test_exactly_the_intervals_that_cover_too_seldom_carry_a_note(difference: bool) -> None:
+    table = simulated()
+    table = table[(table.of == "difference") == difference]
+    for name, rows in table.groupby("statistic"):
+        kind = intervals.rule(name).difference() if difference else intervals.rule(name)
+        worst = rows.groupby("N")["pivotal" if kind.pivotal else "percentile"].min()
+        limits = [size for size, held in worst.items() if held < 0.9]
+        expected = {0: 0, intervals.SMALL: intervals.LARGE, intervals.LARGE: intervals.ALWAYS}
+        assert kind.doubtful == expected[max(limits, default=0)], (name, worst.to_dict())
+
+
+def test_the_note_stands_in_reports_where_it_belongs() -> None:
+    p_obs, p_cf, y = population(np.random.default_rng(13), 100)
+    options = {"replicates": 20, "rank_replicates": 2}
+
+    shown = as_text(bootstrap(p_obs, p_cf, y, **options))
+    many = [
+        np.tile(values, (20, 1)) if values.ndim > 1 else np.tile(values, 20)
+        for values in (p_obs, p_cf)
+    ]
+    plain = as_text(bootstrap(*many, **options))
+    both = compare((p_obs, p_cf), (p_obs, p_cf**2), y, **options)
+
+    marked = [line.split()[0] for line in shown.splitlines() if f"]{intervals.DAGGER}" in line]
+    assert marked == ["ECE_orig", "MCE_orig", "ECE_marg", "MCE_marg", "S_flip", "D_obs", "S_rank"]
+    assert shown.endswith(intervals.NOTE) and intervals.DAGGER not in plain
+    assert both.attrs["doubtful"] == ["MCE_orig", "MCE_marg"]

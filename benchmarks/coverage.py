@@ -1,0 +1,236 @@
+"""How often 95 % intervals hold the truth: percentile, pivotal, and what the rule chooses.
+
+Writes the table from which `cfcore.intervals` takes its choices. The population is known: patients
+of the committed predictions of C->C, drawn again and again, whose logits get normal noise, the same
+for all predictors and worlds of a patient, so that no two are tied. The truth is the statistic on
+very many of them. Three parts:
+
+- *metrics*: every statistic of one predictor, and of the difference of two, at two sizes;
+- *trainings*: means over 3 and 5 simulated trainings, whose logits differ as those of real ones do;
+- *claims*: the statistics of some claims about the predictors of three trainings.
+
+    python benchmarks/coverage.py [--samples 500] [--out data/results/coverage.csv] [PART ...]
+
+It takes about ten minutes on one core, and is not part of the tests.
+"""
+
+import argparse
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from cfcore import recipes, settings
+from cfcore.claims import TESTS, Outcome
+from cfcore.design import read_design
+from cfcore.intervals import LARGE, SMALL, Rule, interval, rule
+from cfcore.predictions import Predictions
+from cfcore.resampling import check_resampling
+from cfcore.results import write_table
+from cfcore.settings import Member
+from cfcore.study import Study, discrimination, padded, report, responses, strata, study
+
+OUT = Path(__file__).parent.parent / "data/results/coverage.csv"
+POPULATION = 200_000
+SMOOTH = 0.3  # of logits, whose standard deviation is 3
+SHIFT, SCALE, RESPONSE, OWN = 0.5, 0.08, 0.35, 0.6  # how the logits of real trainings differ
+KEYS = ["part", "statistic", "of", "N"]
+
+Given = Mapping[Member, Predictions]
+
+
+def committed() -> dict[Member, Predictions]:
+    """What the predictors of C say of its balanced test set."""
+    return settings.predictions(settings.Run(recipes.preset("book"), "C->C", "balanced"))
+
+
+def draw(given: Given, size: int, rng: np.random.Generator) -> dict[Member, Predictions]:
+    """So many patients of the population, as all predictors see them."""
+    first = next(iter(given.values()))
+    rows = torch.from_numpy(rng.integers(len(first), size=size))
+    noise = torch.from_numpy(rng.normal(scale=SMOOTH, size=size))
+    parents = {name: values[rows] for name, values in first.parents.items()}
+    return {
+        member: replace(
+            p,
+            logit_obs=p.logit_obs[rows].double() + noise,
+            logit_null=p.logit_null[rows].double() + noise,
+            logit_cf=p.logit_cf[rows].double() + noise[:, None],
+            y=p.y[rows],
+            parents=parents,
+            patient=None,
+        )
+        for member, p in given.items()
+    }
+
+
+def trained(p: Predictions, rng: np.random.Generator) -> Predictions:
+    """The same predictor, had its training gone otherwise."""
+    shift, scale = SHIFT * rng.normal(), np.exp(SCALE * rng.normal())
+    own = shift + OWN * torch.from_numpy(rng.normal(size=len(p)))
+    response = RESPONSE * rng.normal()
+    seen, set_to = (response * (sex.double() - 0.5) for sex in (p.parents["sex"], p.grid["sex"]))
+    return replace(
+        p,
+        logit_obs=scale * p.logit_obs + own + seen,
+        logit_null=scale * p.logit_null + own + seen,
+        logit_cf=scale * p.logit_cf + own[:, None] + set_to,
+    )
+
+
+def hits(values: np.ndarray, truth: float, kind: Rule, left_out: Iterable[float] = ()) -> list:
+    """Whether the percentile and the pivotal interval hold the truth."""
+    both = [
+        interval(values, list(left_out), rule=replace(kind, pivotal=pivotal))
+        for pivotal in (False, True)
+    ]
+    return [low <= truth <= high for low, high in both]
+
+
+def three(given: Given) -> dict[str, Predictions]:
+    """A predictor that is nearly calibrated, one that is biased, and one that hardly responds."""
+    basic = given[Member("basic", 0.0, 0)]
+    observed = basic.logit_obs[:, None]
+    still = replace(basic, logit_cf=observed + 0.1 * (basic.logit_cf - observed))
+    return {"basic": basic, "sex 0.95": given[Member("sex", 0.95, 0)], "steady": still}
+
+
+def metrics_part(samples: int) -> pd.DataFrame:
+    """One training: every statistic of three predictors, and a difference, at both sizes."""
+    given = {Member(name, 0.0, 0): p for name, p in three(committed()).items()}
+    everyone = draw(given, POPULATION, np.random.default_rng(0))
+    truth = study(everyone, replicates=2, rank_replicates=1).values
+    rows = []
+    for size, sample in product((SMALL, LARGE), range(samples)):
+        rng = np.random.default_rng([size, sample])
+        found = study(draw(given, size, rng), replicates=400, rank_replicates=200, seed=sample)
+        for name, values in found.values.items():
+            true = truth[name][:, 0] * (size / POPULATION if name == "abs_rank_change" else 1)
+            with np.errstate(invalid="ignore"):  # of ratios, some of which are infinite
+                both = {"difference": (values[1] - values[0], true[1] - true[0])}
+            each = {m.family: pair for m, *pair in zip(given, values, true, strict=True)}
+            for of, (drawn, right) in (each | both).items():
+                kind = rule(name).difference() if of == "difference" else rule(name)
+                rows.append(("metrics", name, of, size, right, *hits(drawn, right, kind)))
+    return counted(rows)
+
+
+def statistics(given: Given, *, replicates: int = 300, few: int = 200, seed: int = 0) -> Study:
+    """A study without ranks, which cost most."""
+    first = next(iter(given.values()))
+    sampling = check_resampling(len(first), None, replicates, 0, 0.95, seed=seed)
+    weight = torch.cat(list(sampling.counts())).double()
+    weight = torch.cat((torch.ones_like(weight[:1]), weight))
+    groups = strata(first.parents)
+    every = [
+        report(p, sampling) | discrimination(p, weight[: 1 + few], groups) | responses(p, weight)
+        for p in given.values()
+    ]
+    found = {name: np.stack([padded(v[name], replicates) for v in every]) for name in every[0]}
+    return Study(tuple(given), found)
+
+
+def trainings_part(samples: int) -> pd.DataFrame:
+    """Several trainings: the mean of a statistic over them, by the whole rule; no ranks."""
+    member, size = Member("sex", 0.8, 0), 1000
+    given = {member: committed()[member]}
+    rng = np.random.default_rng(1)
+    every = {}
+    for i in range(200):
+        p = draw(given, POPULATION // 10, rng)[member]
+        every[Member("sex", 0.8, i)] = trained(p, rng)
+    said = [statistics({m: p}, replicates=2, few=1).values for m, p in every.items()]
+    truth = {name: np.mean([values[name][0, 0] for values in said]) for name in said[0]}
+    rows = []
+    for sample in range(samples):
+        rng = np.random.default_rng([2, sample])
+        p = draw(given, size, rng)[member]
+        made = {Member("sex", 0.8, i): trained(p, rng) for i in range(5)}
+        found = statistics(made, seed=sample)
+        for count in (3, 5):
+            for name, values in found.values.items():
+                own = values[:count]
+                left = [np.delete(own[:, 0], i).mean() for i in range(count)]
+                held = hits(own.mean(axis=0), truth[name], rule(name), left)
+                rows.append(("trainings", name, f"{count} trainings", size, truth[name], *held))
+    return counted(rows)
+
+
+CLAIMS = ("risk-order", "calibration-order", "calibration-truth", "stability-order",
+          "stability-gaps", "stability-gaps-given-auc", "label-free")  # fmt: skip
+
+
+def outcomes(found: Study) -> dict[tuple[str, str], Outcome]:
+    """The statistic of each claim in C->C, by claim and item."""
+    studies, parts = {("C->C", "balanced", "direct"): found}, {}
+    for claim in read_design()["claims"]:
+        if claim["id"] in CLAIMS:
+            metrics = [name for name in claim.get("metrics", []) if name != "S_rank"]
+            here = dict(claim, settings=["C->C"], metrics=metrics)
+            for outcome in TESTS[claim["test"]](here, studies):
+                parts[claim["id"], outcome.item] = outcome
+    return parts
+
+
+def claims_part(samples: int) -> pd.DataFrame:
+    """The statistics of claims about the predictors of three trainings, which stay what they are.
+
+    A count of transitions has two truths: that of the whole population, and the count to be
+    expected with so many patients.
+    """
+    size, given = 1000, committed()
+    given = {member: p for member, p in given.items() if "control" not in member.family}
+    rng = np.random.default_rng(3)
+    everyone = outcomes(statistics(draw(given, POPULATION // 4, rng), replicates=2, few=1))
+    found = [
+        outcomes(statistics(draw(given, size, np.random.default_rng([4, sample]))))
+        for sample in range(samples)
+    ]
+    rows = []
+    for (claim, item), whole in everyone.items():
+        mine = [parts[claim, item] for parts in found]
+        truths = {"population": whole.values[0]}
+        if "order" in claim:
+            truths["expected at N"] = np.mean([outcome.values[0] for outcome in mine])
+        for of, true in truths.items():
+            for outcome in mine:
+                held = hits(outcome.values, true, outcome.rule)
+                rows.append(("claims", f"{claim}: {item}", of, size, true, *held))
+    return counted(rows)
+
+
+def counted(rows: list[tuple]) -> pd.DataFrame:
+    """How often each interval held the truth, and what the rule chooses."""
+    frame = pd.DataFrame(rows, columns=[*KEYS, "truth", "percentile", "pivotal"])
+    table = frame.groupby(KEYS, sort=False).agg(
+        truth=("truth", "first"),
+        percentile=("percentile", "mean"),
+        pivotal=("pivotal", "mean"),
+        samples=("pivotal", "size"),
+    )
+    return table.reset_index()
+
+
+PARTS = {"metrics": metrics_part, "trainings": trainings_part, "claims": claims_part}
+
+
+def main() -> None:
+    """Compute the parts that were asked for, and keep the others."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--samples", type=int, default=500)
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    asked = arguments.parts or list(PARTS)
+    kept = pd.read_csv(arguments.out) if arguments.out.exists() else pd.DataFrame(columns=KEYS)
+    made = [kept[~kept.part.isin(asked)], *(PARTS[name](arguments.samples) for name in asked)]
+    write_table(pd.concat(made), arguments.out)
+
+
+if __name__ == "__main__":
+    main()
