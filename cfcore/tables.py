@@ -82,9 +82,11 @@ def means(study: Study, columns: Sequence[str], *, controls: bool = False) -> pd
 
 
 def spreads(study: Study, columns: Sequence[str], *, controls: bool = False) -> pd.DataFrame:
-    """Standard deviations between the trainings, in the rows and columns of :func:`means`."""
+    """Standard deviations between the trainings, NaN of one, in the rows and columns of `means`."""
     rows = [kind for kind in (*ROWS, *CONTROLS * controls) if kind in kinds(study)]
-    values = [[study.column(name, *kind)[:, 0].std(ddof=1) for name in columns] for kind in rows]
+    values = [
+        [pd.Series(study.column(name, *kind)[:, 0]).std() for name in columns] for kind in rows
+    ]
     return labelled_rows(values, rows, columns)
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from shutil import copy
 
+import nbformat
 import pytest
 
 from cfcore.notebook import NotebookError, check_given, read, read_value, run
@@ -73,9 +74,12 @@ def test_one_training_is_taken_from_those_that_are_kept(tmp_path: Path) -> None:
     copy(ROOT / "notebooks/setting_1.md", tmp_path)
     given = {"trainings": 1, "replicates": 20}
 
-    run(tmp_path / "setting_1.md", tmp_path / "out.ipynb", given, progress=False)
+    out = run(tmp_path / "setting_1.md", tmp_path / "out.ipynb", given, progress=False)
 
     assert not (tmp_path / "runs").exists(), "something was trained or marginalised"
+    cells = [cell for cell in nbformat.read(out, as_version=4).cells if cell.cell_type == "code"]
+    streams = {part.get("name") for cell in cells for part in cell.outputs}
+    assert "stderr" not in streams, "one training has no spread, and that needs no warning"
 
 
 def test_a_patient_who_is_not_there_is_named_with_those_who_are(tmp_path: Path) -> None:
