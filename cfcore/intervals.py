@@ -14,8 +14,8 @@ SMALL, LARGE = 300, 1500  # patients, at which coverage was simulated
 ALWAYS = 10**9
 DAGGER = "†"
 NOTE = (
-    f"{DAGGER} with so few patients, fewer than 90 % of such intervals held the truth about some\n"
-    "  simulated predictor (data/results/coverage.csv)"
+    f"{DAGGER} with so few patients, fewer than 90 % of such intervals held the truth about some "
+    "simulated predictor (data/results/coverage.csv)"
 )
 
 

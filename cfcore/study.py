@@ -97,9 +97,10 @@ class Study:
         """Mean over trainings, their spread, and an interval, for each kind of predictor.
 
         Returns:
-            Columns ``family, strength, metric, mean, spread, low, high``: the spread is the
-            standard deviation between trainings, unknown (NaN) of one; the interval is that of the
-            mean by :func:`cfcore.intervals.interval`, of one training over patients alone.
+            Columns ``family, strength, metric, mean, spread, low, high, doubtful``: the spread is
+            the standard deviation between trainings, unknown (NaN) of one; the interval is that of
+            the mean by :func:`cfcore.intervals.interval`, of one training over patients alone; it
+            is doubtful if it holds the truth too seldom with so few patients.
         """
         kinds = dict.fromkeys((member.family, member.strength) for member in self.members)
         rows = []
@@ -109,10 +110,11 @@ class Study:
                 spread = values[:, 0].std(ddof=1) if len(values) > 1 else np.nan
                 left_out = means_without_each(values[:, 0])
                 ends = interval(values.mean(axis=0), left_out, rule=rule(name), level=level)
-                rows.append((family, strength, name, values[:, 0].mean(), spread, *ends))
-        return pd.DataFrame(
-            rows, columns=["family", "strength", "metric", "mean", "spread", "low", "high"]
-        )
+                doubtful = self.patients < rule(name).doubtful
+                mean = values[:, 0].mean()
+                rows.append((family, strength, name, mean, spread, *ends, doubtful))
+        names = ("family", "strength", "metric", "mean", "spread", "low", "high", "doubtful")
+        return pd.DataFrame(rows, columns=names)
 
 
 def study(

@@ -10,6 +10,7 @@ import pandas as pd
 
 from cfcore.claims import PAPER, STEPS, transitions
 from cfcore.generator import Effect
+from cfcore.intervals import DAGGER
 from cfcore.learned import RESULTS, learned_studies
 from cfcore.settings import Run
 from cfcore.study import Study
@@ -93,7 +94,10 @@ def spreads(study: Study, columns: Sequence[str], *, controls: bool = False) -> 
 def intervals(
     study: Study, columns: Sequence[str], *, controls: bool = False, digits: int = 3
 ) -> pd.DataFrame:
-    """Means with 95 % intervals as text, in the rows and columns of :func:`means`."""
+    """Means with 95 % intervals as text, in the rows and columns of :func:`means`.
+
+    A dagger marks intervals that :data:`cfcore.intervals.NOTE` is about.
+    """
     summary = study.summary().set_index(["family", "strength", "metric"])
     rows = [kind for kind in (*ROWS, *CONTROLS * controls) if kind in kinds(study)]
     values = []
@@ -102,6 +106,7 @@ def intervals(
         values.append(
             [
                 f"{c['mean']:.{digits}f} [{c['low']:.{digits}f}, {c['high']:.{digits}f}]"
+                f"{DAGGER if c['doubtful'] else ''}"
                 for c in cells
             ]
         )
@@ -208,6 +213,8 @@ def caption(studies: Mapping[Run, Study]) -> str:
         f"preset {run.preset.name}; counterfactuals: {run.generator}, {effects} effect, "
         f"K~=~{study.worlds}; seeds of the trainings {seeds}; {'; '.join(sets)}"
     )
+    if len(study.seeds) == 1:
+        line += "; one training: intervals are over patients, how trainings vary is unknown"
     return fill(line, WIDTH, break_on_hyphens=False).replace("~", " ")
 
 

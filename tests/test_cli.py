@@ -112,8 +112,9 @@ def test_intervals_are_printed_on_request(
 
     assert main(["evaluate", str(path), "--replicates", "50"]) == 0
 
-    lines = capsys.readouterr().out.splitlines()[1:]
+    *lines, note = capsys.readouterr().out.splitlines()[1:]
     assert all("[" in line and "]" in line for line in lines)
+    assert note.startswith("†") and sum("†" in line for line in lines) == 7
 
 
 def clustered(folder: Path, identifiers: list, column: str = "patient") -> pd.DataFrame:
