@@ -1,16 +1,19 @@
 """The claims: their design, their tests, their verdicts."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
-from cfcore import claims, design, tables
+from cfcore import claims, design, plots, tables
 from cfcore.checks import InputError
-from cfcore.settings import SETTINGS, Member
+from cfcore.presets import preset
+from cfcore.settings import SETTINGS, Member, Run
 from cfcore.study import Study
 
 STATISTICS = (
@@ -232,3 +235,36 @@ def test_tables_hold_means_spreads_and_intervals() -> None:
     assert means.loc["control sex 0.95", "S_var"] == pytest.approx(9, abs=0.05)
     assert (tables.spreads(study, ["S_var"]) < 0.05).all(axis=None)
     assert tables.intervals(study, ["S_var"]).loc["basic", "S_var"].count(",") == 1
+
+
+def test_tables_mark_intervals_that_cover_too_seldom() -> None:
+    shown = tables.intervals(made_up({}), ["R_orig", "ECE_orig"])
+    assert shown["ECE_orig"].str.endswith("]†").all()
+    assert shown["R_orig"].str.endswith("]").all()
+    many = replace(made_up({}), patients=1500)
+    assert many.summary().set_index("metric").doubtful["S_flip"].eq(False).all()
+    few = replace(made_up({}), patients=1499)
+    assert few.summary().set_index("metric").doubtful["S_flip"].all()
+
+
+def test_of_one_training_the_spread_is_unknown_and_the_caption_says_so() -> None:
+    three = made_up({})
+    alone = tables.trained(three, [0])
+    run = Run(preset("smoke"), "C->C", "balanced")
+    assert tables.spreads(alone, ["S_var"]).isna().all(axis=None)
+    assert tables.spreads(three, ["S_var"]).notna().all(axis=None)
+    assert "how trainings" in tables.caption({run: alone}).replace("\n", " ")
+    assert "unknown" not in tables.caption({run: three})
+    found = claims.judge(everywhere(alone), only="blind-spot")
+    assert (found.low < found.high).all()  # over patients
+
+
+def test_doubtful_intervals_are_dotted_in_figures() -> None:
+    fig, ax = plt.subplots()
+    plots.ladder(ax, made_up({}).summary(), "ECE_orig")
+    plots.ladder(ax, made_up({}).summary(), "R_orig")
+    styles = [bars.get_linestyle() for bars in ax.collections]
+    plt.close(fig)
+    assert len(styles) == 6
+    assert all(offsets for style in styles[:3] for _, offsets in style)
+    assert not any(offsets for style in styles[3:] for _, offsets in style)
