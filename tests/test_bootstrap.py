@@ -13,6 +13,8 @@ from cfcore.evaluate import check_question, check_table
 from cfcore.report import as_text
 from cfcore.resampling import check_resampling, replicate
 
+COVERAGE = Path(intervals.__file__).parent.parent / "data/results/coverage.csv"
+
 Data = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -270,7 +272,7 @@ def test_costly_losses_may_be_negative() -> None:
 
 def simulated() -> pd.DataFrame:
     """How often intervals held the truth, by statistic: columns ``percentile, pivotal``."""
-    table = pd.read_csv(Path(intervals.__file__).parent.parent / "data/results/coverage.csv")
+    table = pd.read_csv(COVERAGE)
     table = table[(table.part == "metrics") & ~table.statistic.str.startswith("null")]
     assert (table.samples >= 400).all() and set(table.N) == {intervals.SMALL, intervals.LARGE}
     return table.set_index("statistic")
@@ -297,6 +299,16 @@ def test_exactly_the_intervals_that_cover_too_seldom_carry_a_note(difference: bo
         limits = [size for size, held in worst.items() if held < 0.9]
         expected = {0: 0, intervals.SMALL: intervals.LARGE, intervals.LARGE: intervals.ALWAYS}
         assert kind.doubtful == expected[max(limits, default=0)], (name, worst.to_dict())
+
+
+def test_several_trainings_are_covered_by_the_whole_rule() -> None:
+    table = pd.read_csv(COVERAGE).query("part == 'trainings'").set_index(["statistic", "of"])
+    held = {
+        key: row["pivotal" if intervals.rule(key[0]).pivotal else "percentile"]
+        for key, row in table.iterrows()
+    }
+    assert len(held) > 50
+    assert {name for (name, _), share in held.items() if share < 0.9} == {"gap_race"}
 
 
 def test_the_note_stands_in_reports_where_it_belongs() -> None:
