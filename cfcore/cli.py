@@ -17,6 +17,7 @@ from cfcore.commands import (
     add_setting,
     add_source,
     folders,
+    renamed,
 )
 from cfcore.extras import EXTRAS, advice
 from cfcore.files import write_atomically
@@ -217,7 +218,7 @@ def marginalise(arguments: argparse.Namespace) -> None:
         folders=folders(arguments),
         data=arguments.data,
         images=arguments.images,
-        columns=arguments.columns,
+        columns=renamed(arguments.columns),
         size=arguments.size,
         generator=arguments.generator,
         predictors=arguments.predictor,

@@ -1,9 +1,12 @@
 """The commands that make the experiments, one predictor or one test set at a time."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from cfcore.checks import InputError
 
 if TYPE_CHECKING:
     from cfcore.recipes import Preset
@@ -163,6 +166,20 @@ def sizes(arguments: argparse.Namespace) -> "Preset":
     return preset(arguments.preset, **changes)
 
 
+def renamed(words: Sequence[str]) -> dict[str, str]:
+    """Columns as named on the command line.
+
+    Example:
+        >>> renamed(["effusion=ill"])
+        {'effusion': 'ill'}
+    """
+    pairs = [word.partition("=") for word in words]
+    for name, _, column in pairs:
+        if not name or not column:
+            raise InputError(f"{name!r} is not of the form NAME=COLUMN", column="columns")
+    return {name: column for name, _, column in pairs}
+
+
 def add_check_data(commands: "argparse._SubParsersAction") -> None:
     """``cfcore check-data``."""
     command = commands.add_parser(
@@ -204,9 +221,8 @@ def add_check_data(commands: "argparse._SubParsersAction") -> None:
 
 def check_data(arguments: argparse.Namespace) -> None:
     """Print what was found, and raise if it cannot be used."""
-    from cfcore.checks import InputError, check_count
+    from cfcore.checks import check_count
     from cfcore.datasets import inspection
-    from cfcore.job import renamed
 
     kind, path = arguments.kind, arguments.path
     look = {"opened": check_count(arguments.open, "open"), "every": arguments.open_all}

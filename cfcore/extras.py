@@ -17,6 +17,8 @@ EXTRAS = {
     "papermill": "book",
     "psutil": "book",
     "seaborn": "book",
+    "traitlets": "book",
+    "zmq": "book",
 }
 
 

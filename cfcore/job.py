@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,7 @@ def marginalise_to_folder(
     folders: Folders | None = None,
     data: Path | None = None,
     images: Path | None = None,
-    columns: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
     size: int | None = None,
     generator: str | None = None,
     predictors: Sequence[str] = (),
@@ -60,7 +60,7 @@ def marginalise_to_folder(
         folders: Where real patients are, to use instead of the phantom's; needs a generator.
         data: A table of images to use instead; needs a generator.
         images: Of ``data``: where its images are, a folder or an ``.npz``.
-        columns: Of ``data``: ``name=column`` for each column that the file calls otherwise.
+        columns: Of ``data``: from the names of the schema to those of the file.
         size: Of ``data``: the side to which its images are resized; by default they keep their own.
         generator: ``module:name`` of a generator, or of a function without arguments that makes
             one; by default the phantom's oracle.
@@ -86,7 +86,7 @@ def marginalise_to_folder(
             )
         cohort = test_set(hospital, sizes, "balanced")
     else:
-        cohort = load_table(data, images=images, columns=renamed(columns), size=size)
+        cohort = load_table(data, images=images, columns=columns, size=size)
     model = patients(hospital, sizes).oracle if generator is None else imported(generator)
     model = model.to(device) if isinstance(model, torch.nn.Module) else model
     grid = weighted(Grid.product(dict(map(parse_values, do))) if do else paper_grid(), q, cohort)
@@ -96,7 +96,7 @@ def marginalise_to_folder(
     readers = readers or default_predictors(hospital, sizes, device)
 
     facts = {"preset": preset, "hospital": hospital, "data": None if data is None else str(data)}
-    facts |= {"columns": list(columns), "size": size}
+    facts |= {"columns": dict(columns or {}), "size": size}
     facts |= {"generator": generator or "oracle", "do": list(do), "q": q, "draws": draws}
     if data is None and sizes.folders is not None:
         facts |= {"table": identity(hospital, sizes.folders, sizes.size)}
@@ -126,20 +126,6 @@ def check_source(hospital: str, preset: Preset, data: Path | None, generator: st
         raise InputError(
             "the phantom's oracle knows the phantom only: name a generator for other images"
         )
-
-
-def renamed(words: Sequence[str]) -> dict[str, str]:
-    """Columns as named on the command line.
-
-    Example:
-        >>> renamed(["effusion=ill"])
-        {'effusion': 'ill'}
-    """
-    pairs = [word.partition("=") for word in words]
-    for name, _, column in pairs:
-        if not name or not column:
-            raise InputError(f"{name!r} is not of the form NAME=COLUMN", column="columns")
-    return {name: column for name, _, column in pairs}
 
 
 def write(out: Path, found: dict[str, Predictions], facts: dict[str, object]) -> list[Path]:

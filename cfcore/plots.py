@@ -73,11 +73,12 @@ def ladder(
 def bars(ax: "Axes", x: "Sequence[float]", cells: "pd.DataFrame", colour: str) -> None:
     """Intervals as they are, from ``low`` to ``high``: a mean may lie outside its own.
 
-    Dotted are those that :data:`cfcore.intervals.NOTE` is about.
+    Dotted are those that :data:`cfcore.intervals.NOTE` is about, by a column ``doubtful``.
     """
     middle, half = (cells["low"] + cells["high"]) / 2, (cells["high"] - cells["low"]) / 2
     *_, (lines,) = ax.errorbar(x, middle, half, fmt="none", color=colour, lw=1.1)
-    lines.set_linestyle([":" if doubtful else "-" for doubtful in cells["doubtful"]])
+    if "doubtful" in cells:
+        lines.set_linestyle([":" if doubtful else "-" for doubtful in cells["doubtful"]])
 
 
 def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:

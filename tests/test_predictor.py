@@ -235,7 +235,7 @@ def test_predictions_keep_what_was_decoded_without_the_residual(
 def test_a_plug_in_beside_the_user_is_found_and_what_makes_one_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "plugin_of_mine.py").write_text(
+    (tmp_path / "plugin_beside_the_user.py").write_text(
         "class Generator: pass\n"
         "def generator(size=64): return Generator()\n"
         "def predictor(x, pa): return x\n"
@@ -243,6 +243,6 @@ def test_a_plug_in_beside_the_user_is_found_and_what_makes_one_is_called(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p not in ("", ".")])
 
-    assert type(imported("plugin_of_mine:generator")).__name__ == "Generator"
-    assert type(imported("plugin_of_mine:Generator")).__name__ == "Generator"
-    assert imported("plugin_of_mine:predictor")(3, {}) == 3
+    assert type(imported("plugin_beside_the_user:generator")).__name__ == "Generator"
+    assert type(imported("plugin_beside_the_user:Generator")).__name__ == "Generator"
+    assert imported("plugin_beside_the_user:predictor")(3, {}) == 3

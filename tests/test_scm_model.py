@@ -152,7 +152,7 @@ def test_abduction_is_the_mean_or_a_draw(model: DeepSCM, rng: torch.Generator) -
 
 def test_it_runs_in_the_marginaliser(model: DeepSCM) -> None:
     grid = Grid.product({"sex": [0, 1], "age": [30, 80]})
-    brightness = {"brightness": lambda x, pa: x.mean(dim=(1, 2, 3)) + 0 * pa["lung_size"]}
+    brightness = {"brightness": lambda x, pa: 9 * x.mean(dim=(1, 2, 3)) + 0 * pa["lung_size"]}
 
     for effect in ("direct", "total"):
         result = marginalise(model, brightness, from_phantom(COHORT), grid, effect=effect)
