@@ -16,8 +16,8 @@ RISES = "S_var rises"
 COUNTED = ("supported", "inconclusive", "not supported")
 TIED, CERTAIN = "no difference possible", "holds by construction"
 VERDICTS = (*COUNTED, TIED, CERTAIN)
-"""All verdicts. The last two are of tests that could not have come out otherwise: they count
-neither for a claim nor against it."""
+"""All verdicts. The last two count neither for a claim nor against it: metrics that are tied at the
+ceiling in every training, and tests that hold by construction."""
 
 Claim = Mapping[str, object]
 

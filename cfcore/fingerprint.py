@@ -7,13 +7,17 @@ function reads when it is called, is found out by computing something again
 (:func:`cfcore.marginalise.check_kept`).
 """
 
+import argparse
 import contextlib
 import dis
 import functools
 import hashlib
+import inspect
+import logging
 import sys
 import sysconfig
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
@@ -22,6 +26,8 @@ from torch import Tensor, nn
 
 PLAIN = (str, bytes, int, float, complex, type(None), np.generic, torch.dtype, torch.device)
 LIBRARIES = tuple({sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")})
+TORCH = frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
+HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
 def fingerprint(*things: object) -> str:
@@ -62,50 +68,71 @@ def _update(digest: "hashlib._Hash", thing: object, seen: dict[int, tuple[int, o
 def _content(thing: object) -> bytes | Iterable[object]:
     """What a thing is made of: bytes, or further things."""
     if isinstance(thing, Tensor):
-        array = thing.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-        return f"{thing.dtype}{tuple(thing.shape)}".encode() + array.tobytes()
+        return _of_tensor(thing)
     if isinstance(thing, np.ndarray) and thing.dtype != object:
         return f"{thing.dtype}{thing.shape}".encode() + thing.tobytes()
     if isinstance(thing, Mapping):
         return [part for item in thing.items() for part in item]
-    if isinstance(thing, list | tuple | np.ndarray):
+    if isinstance(thing, list | tuple | deque | np.ndarray):
         return thing
+    if isinstance(thing, types.SimpleNamespace | argparse.Namespace):
+        return vars(thing).items()
     if isinstance(thing, set | frozenset):
-        return sorted(fingerprint(part) for part in thing)
-    if hasattr(thing, "to_csv"):
-        return thing.to_csv().encode()
+        return sorted(text for text in map(repr, thing) if " at 0x" not in text)
     if isinstance(thing, type):
         return _of_class(thing)
+    if type(thing).__module__.startswith("pandas.") and hasattr(thing, "to_csv"):
+        return thing.to_csv().encode()
     if isinstance(thing, nn.Module):
         return [type(thing), *_of_network(thing)]
     return _of_callable(thing) or _of_object(thing)
 
 
+def _of_tensor(thing: Tensor) -> bytes:
+    """Type, shape and values; of a tensor without plain memory, such as a sparse one, no values."""
+    kind = f"{thing.dtype}{tuple(thing.shape)}".encode()
+    try:
+        return kind + thing.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    except (RuntimeError, TypeError, ValueError):
+        return kind
+
+
 def _of_callable(thing: object) -> list[object]:
     """The parts of functions, methods and what wraps them; none of anything else."""
-    if isinstance(thing, functools.partial):
+    if isinstance(thing, functools.partial | functools.partialmethod):
         return [thing.func, thing.args, thing.keywords]
     if isinstance(thing, types.MethodType | staticmethod | classmethod):
         return [thing.__func__, getattr(thing, "__self__", None)]
     if isinstance(thing, property):
         return [thing.fget]
+    if isinstance(thing, functools.cached_property):
+        return [thing.func]
+    if isinstance(thing, functools._lru_cache_wrapper):
+        return [thing.__wrapped__]
     if isinstance(thing, types.CodeType):
         return [thing.co_code, thing.co_names, thing.co_consts]
     if isinstance(thing, types.FunctionType) and not _installed(thing.__code__.co_filename):
-        return [thing.__code__, thing.__defaults__, thing.__kwdefaults__, dict(_reached(thing))]
-    if hasattr(thing, "__wrapped__"):
-        return [thing.__wrapped__]
-    if isinstance(thing, types.ModuleType) or hasattr(thing, "__qualname__"):
-        return [getattr(thing, "__module__", None), getattr(thing, "__qualname__", thing.__name__)]
+        own = [thing.__code__, thing.__defaults__, thing.__kwdefaults__, vars(thing)]
+        return [*own, dict(_reached(thing))]
+    if isinstance(thing, types.ModuleType):
+        return [thing.__name__]
+    if inspect.isroutine(thing):
+        return [getattr(thing, "__module__", None), thing.__qualname__]
     return []
 
 
 def _of_object(thing: object) -> list[object]:
+    if isinstance(thing, logging.Logger):
+        return [thing.name]
     if type(thing).__module__.partition(".")[0] in sys.stdlib_module_names:
         return [repr(thing)] if " at 0x" not in repr(thing) else []
-    slots = [name for own in type(thing).__mro__ for name in getattr(own, "__slots__", ())]
-    fields = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
-    return [type(thing), {**fields, **getattr(thing, "__dict__", {})}]
+    fields = dict(getattr(thing, "__dict__", {}))
+    for own in type(thing).__mro__:
+        for name, slot in vars(own).items():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # a slot that is still empty
+                    fields[name] = slot.__get__(thing)
+    return [type(thing), fields]
 
 
 def _of_class(thing: type) -> list[object]:
@@ -128,12 +155,14 @@ def _of_network(network: nn.Module) -> Iterator[object]:
         yield from (network.code, dict(network.state_dict()))
         return
     for name, value in vars(network).items():
-        if not name.startswith("_") or name in ("_parameters", "_buffers", "_modules"):
+        if name in HOOKS:
+            yield list(value.values())
+        elif name not in TORCH:
             yield from (name, value)
 
 
 def _reached(function: types.FunctionType) -> Iterator[tuple[str, object]]:
-    """The variables that a function reads but does not set: those are its memory, not its code."""
+    """The variables that a function reads and does not set: what it sets is its memory."""
     codes = list(_codes(function.__code__))
     steps = [step for code in codes for step in dis.get_instructions(code)]
     memory = {s.argval for s in steps if s.opname in ("STORE_GLOBAL", "STORE_DEREF")}
@@ -142,14 +171,23 @@ def _reached(function: types.FunctionType) -> Iterator[tuple[str, object]]:
             if name not in memory:
                 yield name, cell.cell_contents
     attributes = {name for code in codes for name in code.co_names}
-    for name in sorted({s.argval for s in steps if s.opname == "LOAD_GLOBAL"} - memory):
-        if name not in function.__globals__:
-            continue  # a builtin
-        value = function.__globals__[name]
-        yield name, value
-        if isinstance(value, types.ModuleType) and not _installed(getattr(value, "__file__", "")):
-            own = sorted(attributes & set(vars(value)))
-            yield from ((f"{name}.{attribute}", vars(value)[attribute]) for attribute in own)
+    named = {s.argval for s in steps if s.opname == "LOAD_GLOBAL"} - memory
+    found = {n: function.__globals__[n] for n in sorted(named) if n in function.__globals__}
+    modules = sorted({s.argval for s in steps if s.opname == "IMPORT_NAME"} & set(sys.modules))
+    found |= {name: sys.modules[name] for name in modules}
+    yield from found.items()
+    for name, value in found.items():
+        yield from _inside(name, value, attributes)
+
+
+def _inside(name: str, module: object, attributes: set[str]) -> Iterator[tuple[str, object]]:
+    """What of the user's own modules, and of modules in them, a function may mean."""
+    if isinstance(module, types.ModuleType) and not _installed(getattr(module, "__file__", None)):
+        for attribute in sorted(attributes & set(vars(module))):
+            yield f"{name}.{attribute}", vars(module)[attribute]
+            yield from _inside(
+                f"{name}.{attribute}", vars(module)[attribute], attributes - {attribute}
+            )
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

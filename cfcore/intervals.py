@@ -1,4 +1,4 @@
-r"""One rule for every interval of the project.
+r"""One rule for the intervals of metrics and claims.
 
 Two things vary: which patients are in the test set, and how a training went. Patients are resampled
 within the trainings at hand; trainings are too few to be resampled, and get a t interval. This
@@ -17,6 +17,7 @@ NOTE = (
     f"{DAGGER} with so few patients, fewer than 90 % of such intervals held the truth about some "
     "simulated predictor (data/results/coverage.csv)"
 )
+"""What the dagger means, for whoever reads a table or a figure."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ RULES = {
     "gap_age": replace(SHARE, doubtful=ALWAYS),
     "variance_ratio": Rule(0, doubtful=ALWAYS, doubtful_difference=ALWAYS),
 }
+"""The rule of each statistic, by its name."""
 
 
 def rule(statistic: str) -> Rule:
@@ -89,15 +91,16 @@ def interval(
     r"""The interval of one number, over patients and, if there are several, over trainings.
 
     *Patients.* The ends are quantiles of the replicates, in which patients are resampled and the
-    trainings stay; where resampling biases the statistic, as it does errors that add up and ranks
-    that repeated patients tie, the pivotal interval
+    trainings stay; where resampling biases the statistic, as it does absolute errors, which noise
+    only increases, and ranks, which repeated patients tie, the pivotal interval
     :math:`[2\hat\theta - \theta^*_{\mathrm{high}},\; 2\hat\theta - \theta^*_{\mathrm{low}}]`
     takes the bias off, and so need not contain the estimate.
 
     *Trainings.* A jackknife that leaves out one of :math:`S` trainings at a time gives the standard
     error, which for a mean over trainings is :math:`s / \sqrt{S}`, and :math:`t_{S-1}` how far it
-    reaches: with three trainings, 4.3 of them. All trainings share the patients, so the two sources
-    are independent, and distances from the centre add up by their squares (MOVER):
+    reaches: with three trainings, 4.3 of them. Test patients are drawn independently of the
+    trainings, so the two sources are independent, and distances from the centre add up by their
+    squares (MOVER):
     :math:`\sqrt{(c - \mathrm{low})^2 + (t\,\mathrm{se})^2}` below and likewise above. What
     varies between trainings in the same patients is counted twice, which makes the interval a
     little too wide rather than too narrow.

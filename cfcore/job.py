@@ -163,11 +163,13 @@ def imported(where: str) -> Generator | Predictor | Callable[[], Generator]:
         3.141592653589793
     """
     module, _, name = where.partition(":")
+    if not module or not name:
+        raise InputError(f"{where!r} is neither a *.safetensors file nor of the form MODULE:NAME")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # where the user's plug-in is
     try:
         thing = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever the user's module does
         raise InputError(
             f"{where!r} cannot be imported from {Path.cwd()} or installed packages: {error}"
         ) from None

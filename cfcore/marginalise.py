@@ -26,7 +26,9 @@ from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
 from cfcore.predictor import (
     Labels,
+    blaming,
     check_device,
+    check_generator,
     check_predictors,
     evaluating,
     find_labels,
@@ -38,7 +40,11 @@ from cfcore.shards import Shards, World
 
 SHARD = 256  # patients that a kill can cost at most
 FIRST = 3  # logits before those of the worlds: observed, null, decoded without the residual
-AGREEMENT = 0.01  # of 1 + |logit|: more than threads or devices differ by, less than models do
+CHECKED = 3  # patients of a finished shard that are computed again
+AGREEMENT = {
+    False: 1e-3,
+    True: 2e-2,
+}  # of 1 + |logit|: for float32, and for half precision on a GPU
 Values = Mapping[str, Tensor]
 
 MAX_IMAGES = 144  # in flight; small batches are fastest on a CPU, a GPU wants thousands
@@ -79,15 +85,26 @@ class Job:
         """A hash of what the images of some patients are made of."""
         return self.data.take(rows).fingerprint()
 
-    def fingerprint(self) -> str:
-        """A hash of everything on which the result depends, but for images and last digits."""
-        parts = [self.generator, self.data.table, self.effect, dict(self.values)]
-        return fingerprint(*parts, dict(self.predictors))
+    def fingerprint(self) -> dict[str, str]:
+        """Hashes of all that the result depends on, but for images that tell their own."""
+        parts = {
+            "generator": self.generator,
+            "predictors": dict(self.predictors),
+            "data": [
+                self.data.table[["image", "patient"]],
+                self.data.parents(),
+                self.data.drawn_by,
+            ],
+            "grid": dict(self.values),
+            "effect": self.effect,
+        }
+        return {name: fingerprint(part) for name, part in parts.items()}
 
 
 def repeat(tree: object, times: int) -> object:
     """Repeat each patient of a tree of tensors, one copy for each world."""
-    return tree_map(lambda leaf: leaf.repeat_interleave(times, dim=0), tree)
+    with blaming("repeating the noise, which must be tensors with a row for each patient,"):
+        return tree_map(lambda leaf: leaf.repeat_interleave(times, dim=0), tree)
 
 
 def act(generator: Generator, pa: Parents, do: Mapping[str, Tensor], effect: Effect) -> Parents:
@@ -116,7 +133,20 @@ def decode(
     times = next(iter(do.values())).shape[1]
     flat = {name: values.reshape(-1) for name, values in do.items()}
     acted = act(job.generator, repeat(pa, times), flat, job.effect)
-    return job.generator.predict(repeat(noise, times), acted), acted
+    return draw(job, repeat(noise, times), acted), acted
+
+
+def draw(job: Job, noise: Noise, pa: Parents) -> Tensor:
+    """The images that the noise gives under the parents, one for each row."""
+    rows, name = len(next(iter(pa.values()))), f"{type(job.generator).__name__}.predict()"
+    with blaming(name, next(iter(pa.values()))):
+        images = job.generator.predict(noise, pa)
+    if not isinstance(images, Tensor) or len(images) != rows:
+        found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+        raise InputError(
+            f"{name} gives {found} for {rows} rows of noise, not a tensor of as many images"
+        )
+    return images
 
 
 def read(job: Job, x: Tensor, pa: Parents) -> Tensor:
@@ -158,9 +188,10 @@ def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) ->
     Returns:
         Logits, shape (predictors, b, 3 + K); the third is NaN if the noise has no residual.
     """
-    noise = job.generator.abduct(x, pa, index=index)
+    with blaming(f"{type(job.generator).__name__}.abduct()", x):
+        noise = job.generator.abduct(x, pa, index=index)
     bare = without_residual(noise)
-    own = [x] if bare is None else [x, job.generator.predict(bare, pa)]
+    own = [x] if bare is None else [x, draw(job, bare, pa)]
     do = {name: torch.cat((pa[name][:, None], values), dim=1) for name, values in do.items()}
     parts: list[Tensor] = []
     for some in torch.arange(job.worlds + 1).split(max(1, job.max_images // len(x))):
@@ -245,7 +276,7 @@ def pieces(rows: np.ndarray) -> list[np.ndarray]:
 def finished(job: Job, rows: np.ndarray, shards: Shards) -> list[Tensor | None]:
     """The shards of earlier runs, None for those to be computed.
 
-    All are read, and one patient of each is computed again, before anything else is, so that a
+    All are read, and some patients of each are computed again, before anything else is, so that a
     damaged shard, or one of other models, shows at once.
     """
     parts = [
@@ -256,34 +287,37 @@ def finished(job: Job, rows: np.ndarray, shards: Shards) -> list[Tensor | None]:
         shards.check_writable(job.shape(rows[:SHARD]))
     for number, some in enumerate(pieces(rows)):
         if parts[number] is not None:
-            check_kept(job, some, parts[number], shards.path(number))
+            check_kept(job, some, parts[number], shards, number)
     return parts
 
 
-def check_kept(job: Job, rows: np.ndarray, kept: Tensor, path: Path) -> None:
+def check_kept(job: Job, rows: np.ndarray, kept: Tensor, shards: Shards, number: int) -> None:
     r"""Refuse a shard whose logits are not what generator and predictors give today.
 
-    One patient is computed again. A logit :math:`l` agrees if it is within
-    :math:`0.01 (1 + |l|)`, so that another number of threads or another device passes.
+    The first, the middle and the last patient are computed again. A logit :math:`l` agrees if it is
+    within :math:`10^{-3} (1 + |l|)`, or twenty times that if a GPU had a part in it, which
+    computes in half precision: another number of threads or another device passes.
 
     Args:
         job: The job.
         rows: The patients of the shard.
         kept: Its logits, shape (predictors, patients, 3 + K).
-        path: Its file, to be named.
+        shards: The shards.
+        number: Its number.
     """
-    middle = len(rows) // 2
+    some = np.unique(np.linspace(0, len(rows) - 1, CHECKED).astype(int))
     with tqdm(disable=True) as bar:
-        now = shard_logits(job, rows[[middle]], bar, workers=0)[:, 0]
-    then = kept[:, middle]
-    wrong = ~torch.isclose(now, then, rtol=AGREEMENT, atol=AGREEMENT, equal_nan=True)
+        now = shard_logits(job, rows[some], bar, workers=0)
+    then, near = kept[:, some], AGREEMENT[shards.half]
+    wrong = ~torch.isclose(now, then, rtol=near, atol=near, equal_nan=True)
     if wrong.any():
-        g, column = wrong.nonzero()[0].tolist()
-        name, patient = list(job.predictors)[g], job.data.table.patient.iloc[rows[middle]]
+        g, row, column = wrong.nonzero()[0].tolist()
+        name, patient = list(job.predictors)[g], job.data.table.patient.iloc[rows[some[row]]]
         raise InputError(
-            f"{path}: predictor {name!r} gives {now[g, column]:.4g} for patient {patient!r}, but "
-            f"gave {then[g, column]:.4g} when the shard was made: generator, predictors or data "
-            "have changed, or are random; choose another folder, or remove this one to begin again"
+            f"{shards.path(number)}: predictor {name!r} gives {now[g, row, column]:.4g} for "
+            f"patient {patient!r}, but gave {then[g, row, column]:.4g} when the shard was made: "
+            "generator, predictors or data have changed, or are random; choose another folder, or "
+            "remove this one to begin again"
         )
 
 
@@ -343,7 +377,7 @@ def marginalise(
         device: Where to compute.
         max_images: Images in flight: what bounds the memory.
         resume_dir: Where to keep finished shards; with the same inputs, a later call goes on there.
-            Other inputs are refused: they are hashed, and one patient of each shard is computed
+            Other inputs are refused: they are hashed, and some patients of each shard are computed
             again (:func:`check_kept`).
         workers: Processes that load images ahead.
         progress: Whether to show a progress bar.
@@ -371,6 +405,12 @@ def marginalise(
     """
     check_count(max_images, "max_images")
     check_predictors(predictors)
+    check_generator(generator)
+    for name, given, kind in (("data", data, Dataset), ("grid", grid, Grid)):
+        if not isinstance(given, kind):
+            raise InputError(
+                f"must be a {kind.__name__}, not a {type(given).__name__}", column=name
+            )
     if effect not in get_args(Effect):
         raise InputError(f"is 'direct' or 'total', not {effect!r}", column="effect")
     device, known = check_device(device), find_labels(predictors, data, labels)
@@ -379,7 +419,7 @@ def marginalise(
         LOG.info("imputed from the image: %s", tell(imputed))
         provenance = {"imputed": imputed, **(provenance or {})}
     values = dict(grid.values) if draws is None else grid.draws(len(data), draws, seed=seed)
-    check_recorded(values, data)
+    check_recorded(values, data, generator)
     job = Job(generator, predictors, data, values, effect, device, max_images)
     world = World.current(job.device)
     with evaluating(generator, *predictors.values()):
@@ -387,13 +427,20 @@ def marginalise(
     return collect(job, logits, grid.q if draws is None else None, known, provenance)
 
 
-def check_recorded(values: Mapping[str, Tensor], data: Dataset) -> None:
-    """Refuse interventions on variables that the data do not have."""
+def check_recorded(values: Mapping[str, Tensor], data: Dataset, generator: Generator) -> None:
+    """Refuse interventions on variables that were not recorded, of which the null world is one."""
     recorded = data.parents()
     for name in values:
-        if name not in recorded:
+        missing = recorded[name].isnan() if name in recorded else torch.ones(len(data)).bool()
+        if missing.all() and not (name in recorded and getattr(generator, "imputes", False)):
+            known = ", ".join(n for n, v in recorded.items() if not v.isnan().all())
+            raise InputError(f"the data have no such parent, only {known}", column=f"grid.{name}")
+        if missing.any() and not getattr(generator, "imputes", False):
+            patient = data.table.patient.iloc[int(missing.nonzero()[0])]
             raise InputError(
-                f"the data have no such parent, only {', '.join(recorded)}", column=f"grid.{name}"
+                f"not recorded of {int(missing.sum())} rows, the first of patient {patient!r}; "
+                "leave such rows out",
+                column=f"grid.{name}",
             )
 
 
@@ -402,7 +449,7 @@ def all_logits(
 ) -> Tensor:
     """The logits of everyone, shape (predictors, N, 3 + K), from finished shards or anew."""
     rows = np.arange(world.rank, len(job.data), world.size)
-    shards = Shards(folder, job.fingerprint() if folder else "", world, job.data.restricted)
+    shards = Shards(folder, job.fingerprint() if folder else {}, world, job.data.restricted)
     parts = finished(job, rows, shards)
     images = 2 + job.worlds
     with tqdm(

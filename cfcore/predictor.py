@@ -50,6 +50,36 @@ wrap it, lambda x, pa: net(x)
             ) from None
 
 
+def check_generator(generator: object) -> None:
+    """Refuse what cannot abduct and predict.
+
+    Example:
+        >>> check_generator(object())
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: generator: object has no method abduct()
+    """
+    if isinstance(generator, type):
+        name = generator.__name__
+        raise InputError(f"is the class {name}; make one, {name}(...)", column="generator")
+    for method in ("abduct", "predict"):
+        if not callable(getattr(generator, method, None)):
+            kind = type(generator).__name__
+            raise InputError(f"{kind} has no method {method}()", column="generator")
+
+
+@contextmanager
+def blaming(what: str, x: Tensor | None = None) -> Iterator[None]:
+    """Say who failed, and on tensors of which shape; running out of memory is nobody's fault."""
+    try:
+        yield
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        seen = "" if x is None else f" on {tuple(x.shape)}"
+        raise InputError(f"{what} fails{seen}: {type(error).__name__}: {error}") from error
+
+
 def takes_parents(network: nn.Module) -> bool:
     """Whether a network is called with parents too: if its second argument is called ``pa``.
 
@@ -81,7 +111,8 @@ def score(predictors: Mapping[str, Predictor], x: Tensor, pa: Parents) -> Tensor
 
 def _logits(name: str, predictor: Predictor, x: Tensor, pa: Parents) -> Tensor:
     alone = isinstance(predictor, nn.Module) and not takes_parents(predictor)
-    out = predictor(x) if alone else predictor(x, pa)
+    with blaming(f"predictor {name!r}", x):
+        out = predictor(x) if alone else predictor(x, pa)
     if not isinstance(out, Tensor):
         raise InputError(f"predictor {name!r} gives a {type(out).__name__}, not a tensor of logits")
     if out.ndim == 2 and out.shape[1] == 1:
@@ -123,6 +154,8 @@ def find_labels(
     Returns:
         By predictor, the name of the label and the labels, shape (N,), None if there are none.
     """
+    if labels is not None and not isinstance(labels, Mapping):
+        raise InputError("are given by predictor, {'mine': 'column'}", column="labels")
     given = dict(labels or {})
     unknown = sorted(set(given) - set(predictors))
     if unknown:

@@ -129,13 +129,13 @@ def described(resampling: Mapping[str, object] | None) -> str:
 
     Example:
         >>> described({"level": 0.95, "replicates": 200, "patient": None, "patients": 1000})
-        '; 95 % intervals from 200 samples of the 1000 rows (no column says of which patient)'
+        '; 95 % intervals from 200 samples of the 1000 rows (no column patient: see --patient)'
     """
     if resampling is None:
         return ""
     what = f"{resampling['patients']} patients (column {resampling['patient']})"
     if resampling["patient"] is None:
-        what = f"the {resampling['patients']} rows (no column says of which patient)"
+        what = f"the {resampling['patients']} rows (no column patient: see --patient)"
     samples = f"{resampling['replicates']} samples of {what}"
     return f"; {100 * resampling['level']:.0f} % intervals from {samples}"
 

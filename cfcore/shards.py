@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,34 +70,43 @@ class Shards:
 
     Args:
         folder: The folder, made if need be; None keeps nothing.
-        job: The fingerprint of the job; a folder that holds another job is refused.
+        job: The fingerprints of the parts of the job, by what they are; a folder with shards of
+            another job is refused.
         world: The processes of the job.
         restricted: Whose real patients it is about.
+
+    Attributes:
+        half: Whether some of the shards were computed on a GPU, in half precision.
     """
 
     def __init__(
         self,
         folder: str | Path | None,
-        job: str,
+        job: Mapping[str, str],
         world: World,
         restricted: Sequence[str] = (),
     ) -> None:
         self.folder = None if folder is None else Path(folder)
-        self.job = job
+        self.job = fingerprint(dict(job))
         self.world = world
         self.restricted = restricted
+        self.half = world.device.type == "cuda"
         if self.folder is None:
             return
         path = self.folder / "job.json"
-        if not path.is_file():
+        before = read_job(path) if path.is_file() else None
+        changed = before and [name for name in job if before["job"].get(name) != job[name]]
+        if changed and any(self.folder.glob("shard-*")):
+            raise InputError(
+                f"{path}: the shards are of another job: {' and '.join(changed)} changed since; "
+                "choose another folder, or remove this one to begin again"
+            )
+        self.half |= bool(before and not changed and before["half"])
+        note = {"job": dict(job), "half": self.half}
+        if note != before:
             check_place(path, restricted)
             check_writable(self.folder)
-            write_atomically(path, json.dumps({"fingerprint": job} | marked(restricted)).encode())
-        elif read_fingerprint(path) != job:
-            raise InputError(
-                f"{path}: the shards are of another job: generator, predictors, data or grid are "
-                "not what they were; choose another folder, or remove this one to begin again"
-            )
+            write_atomically(path, json.dumps(note | marked(restricted)).encode())
 
     def path(self, number: int) -> Path:
         """The file of a shard."""
@@ -157,9 +166,10 @@ class Shards:
             write_atomically(self.path(number), save(sealed, metadata=label(self.restricted)))
 
 
-def read_fingerprint(path: Path) -> str:
-    """The fingerprint of the job that a folder belongs to."""
+def read_job(path: Path) -> dict[str, object]:
+    """The job that a folder belongs to, and whether any of it was in half precision."""
     try:
-        return json.loads(path.read_bytes())["fingerprint"]
+        note = json.loads(path.read_bytes())
+        return {"job": dict(note["job"]), "half": bool(note["half"])}
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{path}: the file is damaged; remove it to go on") from None

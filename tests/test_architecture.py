@@ -304,7 +304,7 @@ def test_every_metric_explains_itself(name: str) -> None:
 def test_files_and_functions_stay_small() -> None:
     for path in MODULES:
         text = path.read_text()
-        assert text.count("\n") <= 450, path
+        assert text.count("\n") <= 500, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body

@@ -219,11 +219,11 @@ def test_a_second_run_reads_the_shards_of_the_first(
     first, patients, shards = once(), seen(), len(list(tmp_path.glob("shard-*")))
     assert (patients, shards) == (len(data), 4)
     assert_same(once(), first)
-    assert seen() == shards, "one patient of each shard is computed again"
+    assert seen() == 3 * shards, "three patients of each shard are computed again"
 
     (tmp_path / "shard-0-of-1-00002.safetensors").unlink()
     assert_same(once(), first)
-    assert seen() == (shards - 1) + 10
+    assert seen() == 3 * (shards - 1) + 10
 
 
 def test_a_damaged_shard_and_another_job_are_refused_by_name(data: Dataset, tmp_path: Path) -> None:

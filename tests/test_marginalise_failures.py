@@ -156,7 +156,7 @@ def test_a_broken_image_is_named_and_once_it_is_mended_the_run_goes_on(
     image.write_bytes(whole)
     reader = Brightness()
     assert_identical(run(load_table(table), folder, reader), clean)
-    assert reader.images == (1 + PATIENTS - SHARD) * (2 + len(GRID)), "one is computed again"
+    assert reader.images == (3 + PATIENTS - SHARD) * (2 + len(GRID)), "three are computed again"
     assert content(folder)[NAMES[0]] == before[NAMES[0]]
 
 
@@ -219,7 +219,7 @@ def test_nothing_that_is_no_number_is_kept_and_a_mended_predictor_goes_on(
 
     reader = Brightness()
     assert_identical(run(data, folder, reader), run(data, None))
-    assert reader.images == (2 + 2) * (2 + len(GRID)), "one of each shard is computed again"
+    assert reader.images == (2 * 3 + 2) * (2 + len(GRID)), "three of each shard are computed again"
 
 
 # A shard that is not what was written

@@ -150,6 +150,58 @@ def test_an_intervention_on_what_is_not_recorded_is_refused(data: Dataset) -> No
         marginalise(Shaded(), {"mine": logit}, data, grid)
 
 
+def test_an_intervention_on_what_nobody_has_recorded_is_refused(data: Dataset) -> None:
+    for column, message in (
+        ([float("nan")] * N, "grid.age: the data have no such parent, only sex, effusion"),
+        (
+            [50.0] * (N - 1) + [float("nan")],
+            "grid.age: not recorded of 1 rows, the first of .*'11'",
+        ),
+    ):
+        rows = Dataset(data.table.assign(age=column), data[:])
+        with pytest.raises(InputError, match=message):
+            marginalise(Shaded(), {"mine": logit}, rows, Grid.product({"age": [30, 80]}))
+
+
+class Wrong(Shaded):
+    """A generator that draws one image too few."""
+
+    def predict(self, noise: dict[str, Tensor], pa: Parents) -> Tensor:
+        return super().predict(noise, pa)[1:]
+
+
+@pytest.mark.parametrize(
+    ("generator", "message"),
+    [
+        (object(), r"generator: object has no method abduct\(\)"),
+        (Shaded, r"generator: is the class Shaded; make one"),
+        (Wrong(), r"Wrong.predict\(\) gives \(\d+, 1, 8, 8\) for \d+ rows"),
+    ],
+)
+def test_a_generator_that_cannot_be_used_is_named(
+    generator: object, message: str, data: Dataset
+) -> None:
+    with pytest.raises(InputError, match=message):
+        marginalise(generator, {"mine": logit}, data, GRID)
+
+
+def test_a_predictor_that_fails_is_named_with_what_it_was_shown(data: Dataset) -> None:
+    network = nn.Conv2d(3, 1, 8)
+
+    with pytest.raises(
+        InputError, match=r"predictor 'mine' fails on \(\d+, 1, 8, 8\): RuntimeError"
+    ):
+        run(data, network)
+
+
+@pytest.mark.parametrize(("name", "value"), [("data", {}), ("grid", {"sex": [0, 1]})])
+def test_data_and_grid_are_what_they_are_called(name: str, value: object, data: Dataset) -> None:
+    given = {"data": data, "grid": GRID} | {name: value}
+
+    with pytest.raises(InputError, match=rf"{name}: must be a (Dataset|Grid), not a dict"):
+        marginalise(Shaded(), {"mine": logit}, **given)
+
+
 # Labels
 
 
@@ -190,6 +242,7 @@ def test_every_predictor_is_judged_by_its_own_labels(data: Dataset) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
+        ("sex", "labels: are given by predictor"),
         ({"other": "sex"}, "labels: there is no predictor 'other'"),
         ({"mine": "edema"}, r"labels\['mine'\]: the data have no column 'edema'"),
         ({"mine": [0, 1]}, r"labels\['mine'\]: has 2 rows, but there are 12"),

@@ -1,9 +1,11 @@
 """A finished shard is believed only if generator, predictors, data and grid are what they were."""
 
 import functools
+import logging
 import os
 import subprocess
 import sys
+import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,6 +68,36 @@ class Slots:
         return mean(x) + self.bias
 
 
+class Private(nn.Module):
+    """A network with a field of its own that begins with an underscore."""
+
+    def __init__(self, bias: float) -> None:
+        super().__init__()
+        self._bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mean(x) + self._bias
+
+
+def hooked(bias: float) -> nn.Module:
+    network = Scaled(1.0)
+    network.register_forward_hook(lambda module, inputs, out: out + bias)
+    return network
+
+
+def attributed(bias: float) -> Callable:
+    def function(x: Tensor, pa: Parents) -> Tensor:
+        return mean(x) + function.bias
+
+    function.bias = bias
+    return function
+
+
+def spaced(bias: float) -> Callable:
+    options = types.SimpleNamespace(network=linear(bias))
+    return lambda x, pa: options.network(mean(x)[:, None])
+
+
 class Scaled(nn.Module):
     """A network with a number that is no weight."""
 
@@ -124,6 +156,10 @@ PAIRS = {
     "a network in a field": (Fields(linear(0.0), 0.0), Fields(linear(1.0), 0.0)),
     "a slot": (Slots(1.0), Slots(2.0)),
     "a number of a network": (Scaled(1.0), Scaled(2.0)),
+    "a private number of a network": (Private(1.0), Private(2.0)),
+    "a hook of a network": (hooked(1.0), hooked(2.0)),
+    "an attribute of a function": (attributed(1.0), attributed(2.0)),
+    "a network in a namespace": (spaced(1.0), spaced(1.0001)),
     "a TorchScript module": (traced(1.0), traced(2.0)),
     "a number of numpy": (Slots(np.float32(1.0)), Slots(np.float32(2.0))),
     "a bound method": (Fields(linear(0.0), 5.0).__call__, Fields(linear(0.0), 7.0).__call__),
@@ -180,7 +216,7 @@ def test_a_file_that_a_predictor_reads_is_found_out_by_computing_again(
     file.write_text("2")
     with pytest.raises(
         InputError,
-        match=r"00000\.safetensors: predictor 'g' gives .* for patient '2', but gave .* when the",
+        match=r"00000\.safetensors: predictor 'g' gives .* for patient '0', but gave .* when the",
     ):
         run(data, tmp_path / "shards", reading)
 
@@ -188,7 +224,9 @@ def test_a_file_that_a_predictor_reads_is_found_out_by_computing_again(
     assert torch.equal(run(data, tmp_path / "shards", reading).logit_cf, before.logit_cf)
 
 
-@pytest.mark.parametrize(("error", "kept"), [(AGREEMENT / 2, True), (3 * AGREEMENT, False)])
+@pytest.mark.parametrize(
+    ("error", "kept"), [(AGREEMENT[False] / 2, True), (3 * AGREEMENT[False], False)]
+)
 def test_the_last_digits_of_another_machine_are_not_another_model(
     error: float, kept: bool, data: Dataset, tmp_path: Path
 ) -> None:
@@ -205,6 +243,38 @@ def test_the_last_digits_of_another_machine_are_not_another_model(
     else:
         with pytest.raises(InputError, match=CHANGED):
             run(data, tmp_path / "shards", rounding)
+
+
+def test_images_that_a_function_draws_are_part_of_the_job(data: Dataset, tmp_path: Path) -> None:
+    drawn = [data[:], data[:].clone()]
+    drawn[1][3] += 0.5  # not a patient that is computed again
+    first, second = (Dataset(data.table, lambda rows, x=x: x[rows]) for x in drawn)
+    run(first, tmp_path, shifted(0.0))
+
+    with pytest.raises(InputError, match=r"another job: data changed since"):
+        run(second, tmp_path, shifted(0.0))
+
+
+def test_a_first_run_that_failed_does_not_stand_in_the_way(data: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"predictor 'g' gives a tensor of shape \(\d+, 14\)"):
+        run(data, tmp_path, lambda x, pa: torch.zeros(len(x), 14))
+
+    mended = run(data, tmp_path, shifted(0.0))
+    assert torch.equal(mended.logit_cf, run(data, None, shifted(0.0)).logit_cf)
+
+
+def test_a_column_that_nothing_reads_and_a_logger_are_not_part_of_the_job(
+    data: Dataset, tmp_path: Path
+) -> None:
+    log = logging.getLogger("of mine")
+
+    def logging_predictor(x: Tensor, pa: Parents) -> Tensor:
+        log.debug("%d images", len(x))
+        return mean(x)
+
+    run(data, tmp_path, logging_predictor)
+    log.setLevel(logging.INFO)
+    run(data.select(data.table.assign(note="x")), tmp_path, logging_predictor)
 
 
 def test_a_predictor_that_is_random_is_found_out(data: Dataset, tmp_path: Path) -> None:

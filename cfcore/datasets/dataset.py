@@ -116,6 +116,11 @@ class Dataset:
         """Whose real patients they are, by names in :mod:`cfcore.restricted`."""
         return (self.report.source,) if self.report.source else ()
 
+    @property
+    def drawn_by(self) -> Source | None:
+        """The function that draws the images, unless it can tell what they are made of."""
+        return None if hasattr(self._source, "fingerprint") else self._source
+
     def __getitem__(self, rows: Rows) -> Tensor:
         """The images of some rows, float32 in [0, 1], shape (B, 1, H, W); B = 1 for an integer."""
         return self._source(np.atleast_1d(self._rows[_indexer(rows)]))

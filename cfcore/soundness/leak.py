@@ -64,7 +64,8 @@ def leak(
     of the patients, kernel and penalty chosen by leaving one out, and is judged on the other half.
     A linear kernel sees only that means differ, which is nothing where a regression on the parents
     was taken off the noise; a quadratic one sees spreads and correlations as well, and a radial one
-    any difference, given enough patients. Leaves are whitened, so that each counts by its
+    any difference within the first components of each leaf, given enough patients. Leaves are
+    whitened, so that each counts by its
     dimensions and not by its scale.
 
     What chance gives is known by doing the same, choices and all, with the parents of patients
