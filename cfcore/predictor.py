@@ -148,8 +148,8 @@ def find_labels(
         predictors: The predictors by name.
         data: The patients.
         labels: Those of some predictors; the others are judged by ``LABEL``, if it is recorded of
-            everyone. A predictor that says by its ``variable`` that it reads another one is refused
-            unless it is among these.
+            everyone. A predictor that says by its ``variable``, a name or a variable of a graph,
+            that it reads another one is refused unless it is among these.
 
     Returns:
         By predictor, the name of the label and the labels, shape (N,), None if there are none.
@@ -164,7 +164,8 @@ def find_labels(
     usual = (LABEL, None if own.isnan().any() else own.long())
     found = {}
     for name, predictor in predictors.items():
-        reads = getattr(getattr(predictor, "variable", None), "name", LABEL)
+        reads = getattr(predictor, "variable", None) or LABEL
+        reads = getattr(reads, "name", reads)
         if name not in given and reads != LABEL:
             raise InputError(
                 f"predictor {name!r} predicts {reads!r}, but would be judged by {LABEL!r}: pass "

@@ -209,7 +209,12 @@ def test_a_predictor_of_another_variable_is_refused_unless_its_labels_are_passed
     data: Dataset,
 ) -> None:
     reader = build(PredictorConfig("sex"), seed=0).eval()
-    for predictor in (reader, LogitOffset(reader, 1.0)):
+
+    def saying(x: Tensor, pa: Parents) -> Tensor:
+        return logit(x, pa)
+
+    saying.variable = "sex"
+    for predictor in (reader, LogitOffset(reader, 1.0), saying):
         with pytest.raises(InputError, match="'mine' predicts 'sex', but would be judged by 'effu"):
             run(data, predictor)
 
