@@ -15,7 +15,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 NOTEBOOKS := $(sort $(wildcard notebooks/*.md))
 EXECUTED := $(NOTEBOOKS:%.md=_build/executed/%.ipynb)
-SOURCES = $$(find cfcore data -type f -not -name '*.pyc' | LC_ALL=C sort) requirements.lock
+SOURCES = $$(find cfcore cfscm cfchest cfbook data -type f -not -name '*.pyc' | LC_ALL=C sort) requirements.lock
 PAGES := $(shell find book -type f -not -name '*.pyc') _config.yml _toc.yml
 
 # Notebooks run side by side, each in one thread: two processes beat two threads.
@@ -48,7 +48,7 @@ lint: setup ## Check style, and that nothing of a real patient is tracked
 	test ! -e .git || $(BIN)/cfcore guard
 
 unit: setup ## Run unit tests and doctests
-	$(PYTEST) --ignore=tests/test_book.py --ignore=tests/test_browser.py --ignore=tests/test_interactive.py
+	$(PYTEST) --ignore=tests/book/test_book.py --ignore=tests/book/test_browser.py --ignore=tests/book/test_interactive.py
 
 nbval: setup ## Rerun the committed notebooks and compare their outputs
 	@$(SIDE_BY_SIDE) --keep-going $(NBVAL)
@@ -57,7 +57,7 @@ $(NBVAL): nbval-%:
 	$(PYTEST) --quiet --nbval notebooks/$*.ipynb --noconftest --override-ini=addopts= -W default -p no:cacheprovider
 
 book-check: book ## Check the rendered book
-	CFCORE_BOOK=_build/html $(PYTEST) tests/test_book.py tests/test_browser.py tests/test_interactive.py
+	CFCORE_BOOK=_build/html $(PYTEST) tests/book/test_book.py tests/book/test_browser.py tests/book/test_interactive.py
 
 test: lint unit nbval book-check ## Everything that continuous integration runs
 
@@ -72,7 +72,7 @@ _build/executed/notebooks/%.ipynb: notebooks/%.md _build/sources | .venv/stamp
 _build/html/index.html: $(EXECUTED) $(PAGES) .venv/stamp
 	cp -r _config.yml _toc.yml book _build/executed/
 	$(BIN)/cfcore provenance _build/executed/notebooks >> _build/executed/book/provenance.md
-	$(BIN)/python -m cfcore.interactive _build/executed/book/_static
+	$(BIN)/python -m cfbook.production.interactive _build/executed/book/_static
 	$(BIN)/jupyter-book build _build/executed --path-output . -W -n --keep-going
 	$(BIN)/cfcore guard --book _build/html
 	touch $@

@@ -11,7 +11,7 @@
 import json
 from shlex import join
 
-from cfcore import recipes, settings
+from cfbook.study import recipes, runs
 
 NAMES = ("chexpert", "mimic", "mimic_iv", "chexpert_masks", "mimic_masks")
 FOLDERS = {name: config[name] for name in NAMES if name in config}
@@ -23,9 +23,9 @@ COMMON += [word for name, path in FOLDERS.items() for word in (f"--{name.replace
 GENERATOR = ["--generator", config["generator"]] if "generator" in config else []
 
 WHO = config.get("generator", "oracle")
-RECIPES = settings.all_recipes(SIZES)
-RUNS = {run.file: run for run in settings.all_runs(SIZES, WHO)}
-LEARNED = settings.learned_recipe(next(iter(RUNS.values())))
+RECIPES = runs.all_recipes(SIZES)
+RUNS = {run.file: run for run in runs.all_runs(SIZES, WHO)}
+LEARNED = runs.learned_recipe(next(iter(RUNS.values())))
 NOTEBOOKS = ("setting_1", "setting_2", "setting_3", "stability", "claims")
 
 

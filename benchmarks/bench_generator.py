@@ -5,8 +5,8 @@ import time
 import torch
 from stopwatch import medians
 
-from cfcore.generators import GeneratorRecipe, untrained
-from cfcore.recipes import parts, patients, preset
+from cfbook.study.generators import GeneratorRecipe, untrained
+from cfbook.study.recipes import parts, patients, preset
 
 TARGET = 1500  # counterfactuals a second on two cores
 PATIENTS, WORLDS = 32, 16

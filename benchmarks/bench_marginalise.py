@@ -20,11 +20,12 @@ import torch
 from stopwatch import medians
 from torch import Tensor, nn
 
-from cfcore.datasets import Dataset
+from cfchest.data import Dataset
+from cfchest.graph import paper_grid
 from cfcore.generator import Parents
-from cfcore.interventions import Grid, paper_grid
+from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
-from cfcore.predictors import PredictorConfig, Reader, build
+from cfscm.networks import PredictorConfig, Reader, build
 
 SIDE = 64
 

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from cfcore.phantom import Phantom
+from cfchest.phantom import Phantom
 
 TARGET = 1000  # images a second at 64 pixels, on two cores
 

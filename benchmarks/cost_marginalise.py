@@ -18,7 +18,7 @@ import torch
 from bench_marginalise import Autoencoder, patients, predictors
 from stopwatch import medians
 
-from cfcore.datasets import Dataset
+from cfchest.data import Dataset
 from cfcore.files import write_atomically
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise

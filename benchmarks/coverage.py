@@ -25,15 +25,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from cfcore import recipes, settings
-from cfcore.claims import TESTS, Outcome
-from cfcore.design import read_design
+from cfbook.study import recipes, runs
+from cfbook.study.claims import TESTS, Outcome
+from cfbook.study.design import read_design
+from cfbook.study.results import write_table
+from cfbook.study.runs import Member
+from cfbook.study.statistics import Study, discrimination, padded, report, responses, strata, study
 from cfcore.intervals import LARGE, SMALL, Rule, interval, rule
 from cfcore.predictions import Predictions
 from cfcore.resampling import check_resampling
-from cfcore.results import write_table
-from cfcore.settings import Member
-from cfcore.study import Study, discrimination, padded, report, responses, strata, study
 
 OUT = Path(__file__).parent.parent / "data/results/coverage.csv"
 POPULATION = 200_000
@@ -47,7 +47,7 @@ Given = Mapping[Member, Predictions]
 
 def committed() -> dict[Member, Predictions]:
     """What the predictors of C say of its balanced test set."""
-    return settings.predictions(settings.Run(recipes.preset("book"), "C->C", "balanced"))
+    return runs.predictions(runs.Run(recipes.preset("book"), "C->C", "balanced"))
 
 
 def draw(given: Given, size: int, rng: np.random.Generator) -> dict[Member, Predictions]:

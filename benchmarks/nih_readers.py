@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
-from cfcore.cohorts import split
-from cfcore.datasets import Dataset, load_nih
+from cfchest.cohorts import split
+from cfchest.data import Dataset, load_nih
 from cfcore.metrics import auc
-from cfcore.predictors import PredictorConfig, build
-from cfcore.training import TrainingConfig, outputs, train
+from cfscm.networks import PredictorConfig, build
+from cfscm.training import TrainingConfig, outputs, train
 
 TRAINING = TrainingConfig(epochs=30, batch=32, shift=3, patience=30)  # chosen on the stop set
 

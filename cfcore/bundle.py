@@ -6,7 +6,6 @@ times. A bundle holds them once, and the logits of all predictors stacked.
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -108,41 +107,3 @@ def check_same(first: Predictions, other: Predictions, name: str) -> None:
         raise InputError(f"{name!r} and the first are of different generators")
     if not torch.equal(first.q, other.q):
         raise InputError(f"{name!r} is under another q than the first", column="q")
-
-
-def offset(predictions: Predictions, beta: float, *, by: str = "sex") -> Predictions:
-    r"""The predictions of a logit-offset predictor, derived from those of its base.
-
-    .. math:: \mathrm{logit}\, g_\beta(x, s) = \mathrm{logit}\, g_0(x) + \beta s
-
-    The observed and the null image are read with the recorded :math:`s`, the counterfactual ones
-    with the intervened :math:`s`. Nothing is run again; sums are in float64, so that no two
-    patients of one sex become tied.
-
-    Args:
-        predictions: Those of the base, on a grid that sets the attribute.
-        beta: The offset.
-        by: The attribute :math:`s`.
-
-    Example:
-        >>> base = Predictions(
-        ...     logit_obs=torch.zeros(1),
-        ...     logit_null=torch.zeros(1),
-        ...     logit_cf=torch.zeros(1, 2),
-        ...     grid={"sex": torch.tensor([0.0, 1.0])},
-        ...     parents={"sex": torch.tensor([1.0])},
-        ... )
-        >>> offset(base, 0.5).logit_cf.tolist(), offset(base, 0.5).logit_obs.tolist()
-        ([[0.0, 0.5]], [0.5])
-    """
-    if by not in predictions.grid or by not in predictions.parents:
-        raise InputError(f"neither set nor recorded: an offset needs both of {by!r}", column=by)
-    own = beta * predictions.parents[by].double()
-    decoded = predictions.logit_decoded
-    return replace(
-        predictions,
-        logit_decoded=None if decoded is None else decoded.double() + own,
-        logit_obs=predictions.logit_obs.double() + own,
-        logit_null=predictions.logit_null.double() + own,
-        logit_cf=predictions.logit_cf.double() + beta * predictions.grid[by].double(),
-    )

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import cfcore
-from cfcore.checks import InputError, ScoreWarning, UndefinedMetricWarning
-from cfcore.commands import (
+from cfbook.commands import (
     add_check_data,
     add_predictor,
     add_setting,
@@ -19,10 +18,11 @@ from cfcore.commands import (
     folders,
     renamed,
 )
+from cfbook.generating import add_generating
+from cfbook.publishing import add_publishing
+from cfcore.checks import InputError, ScoreWarning, UndefinedMetricWarning
 from cfcore.extras import EXTRAS, advice
 from cfcore.files import write_atomically
-from cfcore.generating import add_generating
-from cfcore.publishing import add_publishing
 from cfcore.scoring import add_evaluate
 
 EXPECTED = (InputError, OSError, FloatingPointError)
@@ -111,7 +111,7 @@ def add_audit(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def audit_paper(arguments: argparse.Namespace) -> None:
     """Print what is impossible or suspicious in the published tables."""
-    from cfcore.audit import audit, read_tables, summary
+    from cfbook.printed_tables import audit, read_tables, summary
 
     findings = audit(read_tables())
     if arguments.json is not None:
@@ -148,7 +148,7 @@ def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="weights written by cfcore.predictors.save, or NAME=MODULE:NAME (repeatable; default: "
+        help="weights written by cfscm.networks.save, or NAME=MODULE:NAME (repeatable; default: "
         "the basic predictor of the preset and its three logit offsets)",
     )
     add_interventions(command)
@@ -209,7 +209,7 @@ def add_interventions(command: Parser) -> None:
 
 def marginalise(arguments: argparse.Namespace) -> None:
     """Run predictors in every world."""
-    from cfcore.job import marginalise_to_folder
+    from cfbook.job import marginalise_to_folder
 
     paths = marginalise_to_folder(
         arguments.out,
@@ -262,8 +262,8 @@ def add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Execute a notebook."""
-    from cfcore.notebook import read_value
-    from cfcore.notebook import run as run_notebook
+    from cfbook.production.notebooks import read_value
+    from cfbook.production.notebooks import run as run_notebook
 
     given = {name: read_value(name, value) for name, value in arguments.parameter}
     run_notebook(arguments.source, arguments.out, given, provenance=arguments.provenance)

@@ -216,22 +216,3 @@ def _topological(parents: Mapping[str, tuple[str, ...]]) -> list[str]:
     while len(order) < len(parents):
         order.append(next(n for n in parents if n not in order and set(parents[n]) <= set(order)))
     return order
-
-
-CHEST = CausalGraph(
-    [
-        Variable("sex", "binary", categories=("male", "female")),
-        Variable("race", "categorical", categories=("white", "asian", "black")),
-        Variable("age", "continuous", range=(20.0, 90.0), units="years"),
-        Variable("lung_size", "continuous", range=(0.10, 0.45), units="fraction of the image"),
-        Variable("effusion", "binary", categories=("healthy", "effusion")),
-        Variable("image", "continuous", range=(0.0, 1.0)),
-    ],
-    {
-        "lung_size": ("sex", "age"),
-        "effusion": ("age",),
-        "image": ("sex", "race", "age", "lung_size", "effusion"),
-    },
-)
-"""The chest graph: sex, race and age are roots; lung size follows sex and age, effusion
-follows age, and the image follows all five."""

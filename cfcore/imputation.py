@@ -4,9 +4,9 @@ import logging
 
 from torch import Tensor
 
+from cfchest.data import Dataset
+from cfchest.data.dataset import PARENTS
 from cfcore.checks import InputError
-from cfcore.datasets import Dataset
-from cfcore.datasets.dataset import PARENTS
 from cfcore.generator import Generator, Parents
 
 LOG = logging.getLogger(__name__)

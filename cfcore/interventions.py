@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cfcore.checks import InputError, Numbers, UnknownName, as_tensor, check_count, check_weights
-from cfcore.graph import CHEST, CausalGraph
+from cfcore.graph import CausalGraph
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ class Grid:
 
     @classmethod
     def product(
-        cls, values: Mapping[str, Sequence[float]], *, graph: CausalGraph = CHEST
+        cls, values: Mapping[str, Sequence[float]], *, graph: CausalGraph | None = None
     ) -> "Grid":
         """Every combination of the given values, the last variable changing fastest.
 
@@ -54,7 +54,7 @@ class Grid:
             values: The values of each variable; those that its range excludes are refused.
             graph: The graph that holds the variables.
         """
-        for name, numbers in values.items():
+        for name, numbers in values.items() if graph is not None else ():
             if name not in graph:
                 raise InputError(f"the graph has no variable {name!r}", column="grid")
             for number in numbers:
@@ -125,16 +125,6 @@ class Grid:
         rng = np.random.default_rng(seed)
         chosen = torch.from_numpy(rng.choice(len(self), size=(patients, count), p=self.q.numpy()))
         return {name: values[chosen] for name, values in self.values.items()}
-
-
-def paper_grid() -> Grid:
-    """The paper's interventions: both sexes at eight ages from 20 to 90 years, all equally likely.
-
-    Example:
-        >>> len(paper_grid())
-        16
-    """
-    return Grid.product({"sex": [0, 1], "age": np.linspace(20, 90, 8).tolist()})
 
 
 def parse_values(text: str) -> tuple[str, list[float]]:

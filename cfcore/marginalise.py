@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from tqdm import tqdm
 
+from cfchest.data import Dataset
 from cfcore.checks import InputError, check_count
-from cfcore.datasets import Dataset
 from cfcore.fingerprint import fingerprint
 from cfcore.generator import Effect, Generator, Noise, Parents
 from cfcore.imputation import LOG, count_imputed, fill_in, tell
@@ -26,6 +26,7 @@ from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
 from cfcore.predictor import (
     Labels,
+    Predictor,
     blaming,
     check_device,
     check_generator,
@@ -34,7 +35,6 @@ from cfcore.predictor import (
     find_labels,
     score,
 )
-from cfcore.predictors import Predictor
 from cfcore.restricted import marked
 from cfcore.shards import Shards, World
 
@@ -394,8 +394,8 @@ def marginalise(
         OSError: If ``resume_dir`` cannot be written to, which is tried before each shard.
 
     Example:
-        >>> from cfcore.datasets import from_phantom
-        >>> from cfcore.phantom import Phantom
+        >>> from cfchest.data import from_phantom
+        >>> from cfchest.phantom import Phantom
         >>> cohort = Phantom(16).sample(3, hospital="C", seed=2027)
         >>> grid = Grid.product({"sex": [0, 1]})
         >>> brightness = {"brightness": lambda x, pa: x.mean(dim=(1, 2, 3))}

@@ -3,20 +3,36 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from cfchest.data import Dataset
 from cfcore.checks import InputError, Numbers, as_tensor, check_labels
-from cfcore.datasets import Dataset
 from cfcore.generator import Parents
-from cfcore.predictors import Predictor
 
 LABEL = "effusion"
 """The column of labels by which predictors are judged, unless ``labels`` says otherwise."""
 
 Labels = Mapping[str, str | Numbers | None]
 """By predictor: the name of a column, labels 0 or 1 of shape (N,), or None for no labels."""
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Anything that gives a logit for each image, knowing its parents."""
+
+    def __call__(self, x: Tensor, pa: Parents) -> Tensor:
+        """Predicts.
+
+        Args:
+            x: The images, shape (B, 1, H, W), in [0, 1].
+            pa: The parents, each of shape (B,): the intervened ones under an intervention.
+
+        Returns:
+            The logits of disease, shape (B,).
+        """
 
 
 def check_predictors(predictors: Mapping[str, Predictor]) -> None:

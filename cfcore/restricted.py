@@ -3,7 +3,7 @@
 CheXpert and MIMIC-CXR forbid to share images and identifiers, and a radiograph of anybody has no
 place in this repository. So every loader of real data names its source, and the name travels: from
 the data set to predictions, bundles, weights and notebooks, as a mark that can be found again in
-the bytes of a file, whatever the file is called. :mod:`cfcore.guard` looks for it.
+the bytes of a file, whatever the file is called. :mod:`cfbook.guard.guard` looks for it.
 """
 
 import os

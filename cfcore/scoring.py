@@ -88,7 +88,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     from cfcore.evaluate import evaluate as evaluate_scores
     from cfcore.files import write_atomically
     from cfcore.report import as_frame, as_json, as_text
-    from cfcore.table import patient_column, read_columns, score_columns, weight_column
+    from cfcore.scores import patient_column, read_columns, score_columns, weight_column
 
     refuse_overwriting(arguments.json, arguments.file, arguments.q)
     replicates = arguments.replicates

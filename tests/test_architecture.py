@@ -13,14 +13,14 @@ import pytest
 import torch
 
 import cfcore
-from cfcore.datasets import load_nih
-from cfcore.graph import CHEST, CausalGraph, Variable
-from cfcore.interventions import paper_grid
-from cfcore.notebook import read_value
-from cfcore.phantom import Phantom
-from cfcore.predictors import PredictorConfig
-from cfcore.scm.encoding import encode
-from cfcore.table import read_columns, weight_column
+from cfbook.production.notebooks import read_value
+from cfchest.data import load_nih
+from cfchest.graph import CHEST, paper_grid
+from cfchest.phantom import Phantom
+from cfcore.graph import CausalGraph, Variable
+from cfcore.scores import read_columns, weight_column
+from cfscm.encoding import encode
+from cfscm.networks import PredictorConfig
 
 PACKAGE = Path(cfcore.__file__).parent
 ROOT = PACKAGE.parent

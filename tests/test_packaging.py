@@ -224,7 +224,7 @@ def test_without_extras_scores_are_evaluated(bare: str, tmp_path: Path) -> None:
 
 
 def test_an_import_names_the_extra_that_it_lacks(bare: str, tmp_path: Path) -> None:
-    shown = run(f"{bare}\nimport cfcore.plots", tmp_path)
+    shown = run(f"{bare}\nimport cfbook.figures.ladders", tmp_path)
 
     last = shown.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: zuko is not installed")

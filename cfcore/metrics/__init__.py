@@ -39,24 +39,13 @@ from cfcore.metrics.stability import (
     mean_absolute_difference,
     stability_variance,
 )
-from cfcore.metrics.subgroup import (
-    counterfactual_mean,
-    counterfactual_variance,
-    observational_mean,
-    tolerable_generator_noise,
-    variance_bound,
-)
 from cfcore.metrics.summary import summarise
-from cfcore.metrics.transitions import correct_transitions
 
 __all__ = [
     "attribute_variance",
     "auc",
     "average_ranks",
     "brier_score",
-    "correct_transitions",
-    "counterfactual_mean",
-    "counterfactual_variance",
     "cross_entropy",
     "cross_entropy_from_logits",
     "disagreement_rate",
@@ -72,7 +61,6 @@ __all__ = [
     "mean_absolute_difference",
     "mean_absolute_rank_change",
     "monte_carlo_prediction",
-    "observational_mean",
     "original_risk",
     "rank_stability",
     "rounded",
@@ -81,8 +69,6 @@ __all__ = [
     "stratified_auc",
     "summarise",
     "tail_risk",
-    "tolerable_generator_noise",
-    "variance_bound",
     "worst_case_risk",
     "worst_gap",
 ]

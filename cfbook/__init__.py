@@ -1,0 +1,1 @@
+"""The paper's study, and the book about it."""

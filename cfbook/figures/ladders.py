@@ -1,0 +1,139 @@
+"""Pictures of studies: every function draws on the axes it is given, and computes nothing."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cfbook.study.claims import STEPS
+from cfbook.study.statistics import Study
+from cfbook.study.tables import kinds
+from cfcore.extras import needs
+from cfcore.intervals import interval, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+COLOURS = {"basic": "0.35", "logit": "#0173b2", "sex": "#de8f05", "age": "#029e73"}
+MARKERS = {"basic": "o", "logit": "s", "sex": "D", "age": "^"}
+NAMES = {"basic": "basic", "logit": "logit offset", "sex": "sex bias", "age": "age bias"}
+STYLE = Path(__file__).with_name("book.mplstyle")
+
+
+def style() -> None:
+    """Draw from here on as the whole book does: one style file for every figure."""
+    needs("matplotlib")
+    import matplotlib.pyplot as plt
+
+    plt.style.use(STYLE)
+
+
+def ladder(
+    ax: "Axes",
+    summary: "pd.DataFrame",
+    metric: str,
+    *,
+    label: str | None = None,
+    linestyle: str = "-",
+) -> None:
+    """A metric along the three chains of rising bias, with intervals.
+
+    Args:
+        ax: Where to draw.
+        summary: What :meth:`cfbook.study.statistics.Study.summary` returns.
+        metric: Which metric.
+        label: What to write on the vertical axis; by default the name of the metric.
+        linestyle: How to draw the lines, if there are several metrics.
+    """
+    rows = summary[summary.metric == metric].set_index(["family", "strength"])
+    start = 0
+    ticks: list[tuple[int, str]] = []
+    for family, strengths in STEPS.items():
+        if (family, strengths[0]) not in rows.index:
+            continue
+        steps = [("basic", 0.0), *((family, s) for s in strengths)]
+        cells = rows.loc[steps]
+        x = start + np.arange(len(cells))
+        bars(ax, x, cells, COLOURS[family])
+        ax.plot(
+            x, cells["mean"], color=COLOURS[family], marker=MARKERS[family], ls=linestyle,
+            label=NAMES[family],
+        )  # fmt: skip
+        ticks += zip(x, ["basic", *(f"{s:g}" for s in strengths)], strict=True)
+        start = x[-1] + 2
+    ax.set_xticks(*zip(*ticks, strict=True), rotation=90)
+    ax.set_xlabel("offset, or strength of the bias")
+    ax.grid(axis="x", visible=False)
+    ax.set_ylabel(label or metric)
+
+
+def bars(ax: "Axes", x: "Sequence[float]", cells: "pd.DataFrame", colour: str) -> None:
+    """Intervals as they are, from ``low`` to ``high``: a mean may lie outside its own.
+
+    Dotted are those that :data:`cfcore.intervals.NOTE` is about, by a column ``doubtful``.
+    """
+    middle, half = (cells["low"] + cells["high"]) / 2, (cells["high"] - cells["low"]) / 2
+    *_, (lines,) = ax.errorbar(x, middle, half, fmt="none", color=colour, lw=1.1)
+    if "doubtful" in cells:
+        lines.set_linestyle([":" if doubtful else "-" for doubtful in cells["doubtful"]])
+
+
+def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
+    """Two statistics of every trained predictor and training, one point for each.
+
+    Thin lines are 95 % intervals over patients, if the study has replicates.
+
+    Args:
+        ax: Where to draw.
+        study: The study.
+        x: The statistic on the horizontal axis.
+        y: The statistic on the vertical axis.
+    """
+    for family in ("basic", "sex", "age"):
+        strengths = [s for name, s in sorted(kinds(study)) if name == family]
+        for i, strength in enumerate(strengths):
+            both = [study.column(name, family, strength) for name in (x, y)]
+            for across, up in zip(*both, strict=True):
+                if len(across) > 1:
+                    style = {"color": COLOURS[family], "lw": 0.5, "alpha": 0.45, "zorder": 1}
+                    ax.plot(interval(across, rule=rule(x)), [up[0]] * 2, **style)
+                    ax.plot([across[0]] * 2, interval(up, rule=rule(y)), **style)
+            ax.scatter(
+                both[0][:, 0], both[1][:, 0], s=22 + 16 * i, color=COLOURS[family],
+                marker=MARKERS[family], alpha=0.9, edgecolor="white", lw=0.5, zorder=2,
+                label=NAMES[family] if i == len(strengths) - 1 else None,
+            )  # fmt: skip
+    ax.set(xlabel=x, ylabel=y)
+
+
+def calibration(ax: "Axes", summary: "pd.DataFrame") -> None:
+    """Original and marginalised calibration error of every predictor, with intervals.
+
+    The colour is that of the family; the original error is an open mark, the marginalised a full
+    one.
+
+    Args:
+        ax: Where to draw.
+        summary: What :meth:`cfbook.study.statistics.Study.summary` returns.
+    """
+    rows = summary.set_index(["metric", "family", "strength"])
+    order = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
+    order = [kind for kind in order if ("ECE_orig", *kind) in rows.index]
+    for x, (family, strength) in enumerate(order):
+        for shift, metric, fill in ((-0.14, "ECE_orig", "white"), (0.14, "ECE_marg", None)):
+            cell, colour = rows.loc[[(metric, family, strength)]], COLOURS[family]
+            bars(ax, [x + shift], cell, colour)
+            ax.plot(
+                x + shift, cell["mean"], color=colour, marker=MARKERS[family],
+                markerfacecolor=fill or colour,
+            )  # fmt: skip
+    for fill, name in (("white", "original"), ("0.35", "marginalised")):
+        ax.plot([], [], "o", color="0.35", markerfacecolor=fill, label=name)
+    names = ["basic" if f == "basic" else f"{f} {s:g}" for f, s in order]
+    ax.set_xticks(np.arange(len(order)), names, rotation=45, ha="right")
+    ax.set(ylabel="expected calibration error", ylim=(0, None))
+    ax.grid(axis="x", visible=False)
+    ax.legend()

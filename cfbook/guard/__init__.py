@@ -1,0 +1,1 @@
+"""Nothing of a real patient leaves this machine."""

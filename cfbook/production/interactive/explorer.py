@@ -1,0 +1,129 @@
+"""Eight patients in sixteen worlds, as the truth and as a learned generator draw them."""
+
+import base64
+import zlib
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from cfbook.production.interactive.members import MEMBERS, TRAINED, label, with_offset
+from cfbook.study.cohorts import test_set
+from cfbook.study.generators import GeneratorRecipe, obtain_generator
+from cfbook.study.recipes import Preset, Recipe, obtain, patients
+from cfbook.study.runs import Member
+from cfchest.cohorts import age_group
+from cfchest.data import Dataset
+from cfchest.graph import paper_grid
+from cfcore.generator import Generator
+from cfcore.interventions import Grid
+from cfcore.marginalise import act, cohort_rows, marginalise, repeat
+from cfcore.predictions import Predictions
+
+HOSPITAL = "C"
+SEED = 0  # of the learned generator
+
+
+def one_of_each_kind(table: pd.DataFrame) -> list[int]:
+    """The first woman and man, young and old, healthy and ill, of a table: eight rows.
+
+    Nobody is chosen for the picture. Young is below 45, old above 65.
+
+    Example:
+        >>> table = pd.DataFrame(
+        ...     {"sex": [1, 1, 0], "age": [30, 40, 70], "effusion": [0, 0, 1]}, dtype=float
+        ... )
+        >>> one_of_each_kind(table)
+        [0, 2]
+    """
+    known = table.assign(group=age_group(table.age), row=range(len(table)))
+    ends = known[known.group != 1]
+    return ends.groupby(["sex", "group", "effusion"]).row.first().sort_values().tolist()
+
+
+def worlds(generator: Generator, data: Dataset, grid: Grid) -> Tensor:
+    """Every patient in every world, direct effect, shape (N, K, H, W), in [0, 1]."""
+    x, pa = data[:], data.parents()
+    with torch.inference_mode():
+        noise = generator.abduct(x, pa, index=cohort_rows(data))
+        do = {name: values.repeat(len(x)) for name, values in grid.values.items()}
+        acted = act(generator, repeat(pa, len(grid)), do, "direct")
+        images = generator.predict(repeat(noise, len(grid)), acted)
+    return images.unflatten(0, (len(x), len(grid)))[:, :, 0]
+
+
+def grey(images: Tensor) -> np.ndarray:
+    """Images in [0, 1] as 8-bit grey levels."""
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
+
+
+def packed(images: np.ndarray) -> str:
+    """A series of 8-bit images as text, without loss.
+
+    Worlds share their noise, so that each image is kept as its difference from the one before,
+    modulo 256, which deflate makes small; noise itself it cannot.
+
+    Args:
+        images: Shape (n, H, W), uint8.
+
+    Returns:
+        Base64 of the deflated differences.
+
+    Example:
+        >>> images = np.array([[[7, 250]], [[5, 255]]], dtype=np.uint8)
+        >>> list(zlib.decompress(base64.b64decode(packed(images))))
+        [7, 250, 254, 5]
+    """
+    steps = np.diff(images, axis=0, prepend=np.zeros_like(images[:1]))  # uint8 wraps around
+    return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode()
+
+
+def scores(generator: Generator, data: Dataset, preset: Preset) -> dict[Member, Predictions]:
+    """What each predictor of the pages says of some patients in every world."""
+    readers = {m: obtain(Recipe(preset, HOSPITAL, m.family, m.strength, m.seed)) for m in TRAINED}
+    found = marginalise(
+        generator, {m.name: reader for m, reader in readers.items()}, data, paper_grid()
+    )
+    return with_offset({m: found[m.name] for m in TRAINED})
+
+
+def rounded(logit: Tensor) -> list:
+    """Logits as probabilities, with as many digits as a picture can show."""
+    return np.round(logit.double().sigmoid().numpy(), 4).tolist()
+
+
+def explorer(preset: Preset) -> dict[str, object]:
+    """The data of the counterfactual explorer, ready for JSON.
+
+    Args:
+        preset: The sizes; generator and predictors are read if they are there, else trained.
+
+    Returns:
+        ``ages``, ``size``, ``predictors`` and ``patients``. A patient has ``sex``, ``age`` and
+        ``effusion``; for each predictor a probability ``observed``, and one for each world by
+        ``truth`` and ``learned``; and ``pictures``, :func:`packed`: as observed, then each world
+        of the truth, then each world as learned. Men come first, ages from low to high.
+    """
+    data = test_set(HOSPITAL, preset, "balanced")
+    data = data.take(one_of_each_kind(data.table))
+    grid = paper_grid()
+    makers = {
+        "truth": patients(HOSPITAL, preset).oracle,
+        "learned": obtain_generator(GeneratorRecipe(preset, HOSPITAL, SEED)),
+    }
+    drawn = [data[:], *(worlds(generator, data, grid) for generator in makers.values())]
+    series = grey(torch.cat(drawn, dim=1))  # (N, 1 + 2 K, H, W)
+    said = {name: scores(generator, data, preset) for name, generator in makers.items()}
+    return {
+        "ages": sorted(set(grid.values["age"].tolist())),
+        "size": series.shape[-1],
+        "predictors": [label(member) for member in MEMBERS],
+        "patients": [
+            {name: float(row[name]) for name in ("sex", "age", "effusion")}
+            | {"observed": [rounded(said["truth"][m].logit_obs[i]) for m in MEMBERS]}
+            | {by: [rounded(said[by][m].logit_cf[i]) for m in MEMBERS] for by in said}
+            | {"pictures": packed(series[i])}
+            for i, row in data.table.iterrows()
+        ],
+    }

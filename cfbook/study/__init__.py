@@ -1,0 +1,1 @@
+"""The paper's experiments: sizes, recipes, runs, statistics and claims."""

@@ -1,0 +1,175 @@
+"""Stability without labels: what changes if the generator is not told them either.
+
+Effusion is a parent of the image, so abduction is told the label, and a metric that needs no label
+still used it. Here the label is hidden from the generator and imputed for everyone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from cfbook.study.cohorts import test_set
+from cfbook.study.generators import GeneratorRecipe, obtain_generator
+from cfbook.study.learned import RESULTS
+from cfbook.study.partial import PartialRecipe, obtain_partial
+from cfbook.study.probes import judges, obtain_judge
+from cfbook.study.recipes import Preset, obtain
+from cfbook.study.results import write_table
+from cfbook.study.runs import Member, Run
+from cfbook.study.statistics import KEYS, study
+from cfchest.data import Dataset
+from cfchest.graph import paper_grid
+from cfcore.generator import Generator, Parents
+from cfcore.marginalise import marginalise
+from cfcore.predictor import Predictor
+from cfscm.soundness.baselines import Derived
+
+TABLE = "label_free.csv"
+ABOUT = ["preset", "generator", "labels", "right", "patients", *KEYS]
+FOUND = ["S_var_sex", "S_var_age", "score_sex", "score_age"]
+
+
+@dataclass(frozen=True)
+class Guessing(Derived):
+    """A generator that is not told the effusion: it takes a guess from the image for it.
+
+    Args:
+        generator: The generator.
+        guess: From images, shape (B, 1, H, W), to values of effusion, shape (B,).
+    """
+
+    guess: Callable[[Tensor], Tensor]
+    imputes = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parents that the generator needs."""
+        return self.generator.names
+
+    def impute(self, x: Tensor, pa: Parents) -> dict[str, Tensor]:
+        """The parents, with the guess where effusion is missing."""
+        known = pa["effusion"]
+        return {**pa, "effusion": torch.where(known.isnan(), self.guess(x).to(known), known)}
+
+
+def guessers(preset: Preset) -> tuple[str, dict[str, Generator]]:
+    """A generator by its name, in the ways in which it may do without the label.
+
+    With the preset ``curve`` it is the one that learned from partly labelled images, and fills the
+    label in by its own parent predictors. Otherwise it is that of the experiments, which has none:
+    it takes the label from the judge of effusion, which learned from other patients, or takes
+    everybody for healthy.
+    """
+    if preset.name == "curve":
+        recipe = PartialRecipe(preset, gradient="earlier")  # the one that is kept
+        return recipe.name, {"imputed by the generator": obtain_partial(recipe)}
+    recipe, reader = GeneratorRecipe(preset), obtain_judge(judges(preset)["effusion"])
+    guesses = {
+        "imputed by a classifier": lambda x: (reader(x, {}) > 0).float(),
+        "everybody taken for healthy": lambda x: torch.zeros(len(x)),
+    }
+    model = obtain_generator(recipe)
+    return recipe.name, {labels: Guessing(model, guess) for labels, guess in guesses.items()}
+
+
+def stability_by_label(preset: Preset) -> pd.DataFrame:
+    """Stability of the trained predictors with the label recorded, and hidden from the generator.
+
+    In setting ``C->C``, on its balanced test set, with the predictors of the first training. The
+    gaps of mean scores within a label need recorded labels, and do not depend on the generator.
+
+    Args:
+        preset: The sizes; what is not kept is trained.
+
+    Returns:
+        One row for each predictor and source of the label, with ``right``, the share of the labels
+        that are as recorded: ``preset, generator, labels, right, patients, family, strength, seed,
+        S_var_sex, S_var_age, score_sex, score_age``.
+    """
+    data = test_set("C", preset, "balanced")
+    hidden = data.select(data.table.assign(effusion=torch.nan))
+    readers = {
+        member: obtain(recipe)
+        for member, recipe in Run(preset, "C->C", "balanced").recipes().items()
+        if member.seed == 0 and not member.family.startswith("control")
+    }
+    name, ways = guessers(preset)
+    recorded = responses(next(iter(ways.values())), readers, data, data)
+    tables = [recorded.assign(labels="recorded", right=1.0)]
+    for labels, model in ways.items():
+        found = responses(model, readers, hidden, data)
+        tables.append(found.assign(labels=labels, right=share_right(model, hidden, data)))
+    table = pd.concat(tables).assign(preset=preset.name, generator=name, patients=len(data))
+    return table[[*ABOUT, *FOUND]]
+
+
+@torch.inference_mode()
+def share_right(model: Generator, hidden: Dataset, data: Dataset) -> float:
+    """The share of hidden labels that a generator imputes as they were recorded."""
+    own = hidden.parents(model.names)
+    guess = [
+        model.impute(x, {name: values[rows] for name, values in own.items()})["effusion"]
+        for rows, x, _ in hidden.batches(128)
+    ]
+    return (torch.cat(guess) == data.parents(["effusion"])["effusion"]).double().mean().item()
+
+
+def responses(
+    model: Generator, readers: Mapping[Member, Predictor], rows: Dataset, data: Dataset
+) -> pd.DataFrame:
+    """How each predictor answers to sex and age, by worlds and by groups.
+
+    Args:
+        model: The generator.
+        readers: The predictors.
+        rows: The patients as the generator knows them.
+        data: The same patients as they were recorded.
+    """
+    said = marginalise(model, {m.name: reader for m, reader in readers.items()}, rows, paper_grid())
+    pa = data.parents()
+    given = {m: replace(said[m.name], y=pa["effusion"].long(), parents=pa) for m in readers}
+    frame = study(given, replicates=2).frame().set_index([*KEYS, "metric"])["estimate"]
+    rows_of = [(m.family, m.strength, m.seed) for m in readers]
+    return frame.unstack("metric").loc[rows_of, FOUND].reset_index().rename_axis(columns=None)
+
+
+def collect_label_free(preset: Preset, path: Path) -> Path:
+    """Write what :func:`stability_by_label` finds; rows of other presets in the table stay."""
+    found = stability_by_label(preset)
+    if path.is_file():
+        kept = pd.read_csv(path)
+        found = pd.concat([kept[kept.preset != preset.name], found])
+    return write_table(found, path)
+
+
+def label_free_table(path: Path = RESULTS / TABLE) -> pd.DataFrame:
+    """The claim ``label-free`` with recorded and with imputed labels, from the committed table.
+
+    Returns:
+        One row for each preset and source of the label: ``right``, ``patients``, ``predictors``,
+        and for each attribute the correlation ``r_sex, r_age`` of the root of its ``S_var`` with
+        the gap of scores over the predictors, and ``moved_sex, moved_age``, the largest change of
+        that ``S_var`` against recorded labels, in per cent.
+
+    Example:
+        >>> label_free_table()["labels"].tolist()[:2]
+        ['recorded', 'imputed by a classifier']
+    """
+    frame, rows = pd.read_csv(path), []
+    for (preset, labels), own in frame.groupby(["preset", "labels"], sort=False):
+        first = frame[(frame.preset == preset) & (frame.labels == "recorded")].set_index(KEYS)
+        own = own.set_index(KEYS)
+        row = {"preset": preset, "labels": labels, "generator": own.generator.iloc[0]}
+        row |= {"right": own.right.iloc[0], "patients": own.patients.iloc[0]}
+        row["predictors"] = len(own)
+        for name in ("sex", "age"):
+            spread = own[f"S_var_{name}"]
+            row[f"r_{name}"] = (spread**0.5).corr(own[f"score_{name}"])
+            moved = 100 * (spread / first[f"S_var_{name}"] - 1)
+            row[f"moved_{name}"] = moved[moved.abs().idxmax()]
+        rows.append(row)
+    return pd.DataFrame(rows)

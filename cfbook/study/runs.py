@@ -1,0 +1,327 @@
+"""The paper's three settings: who is trained where, tested where, and on which patients."""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from cfbook.study.cohorts import Kind, test_set
+from cfbook.study.generators import GeneratorRecipe, obtain_generator
+from cfbook.study.recipes import Preset, Recipe, obtain, patients
+from cfchest.data import Dataset
+from cfchest.graph import paper_grid
+from cfchest.offsets import offset
+from cfcore import __version__
+from cfcore.bundle import load_bundle, save_bundle
+from cfcore.checks import InputError
+from cfcore.files import DATA, data_file
+from cfcore.generator import Effect, Generator
+from cfcore.marginalise import MAX_IMAGES, marginalise
+from cfcore.predictions import Predictions
+from cfcore.shards import fingerprint
+from cfscm.networks import commit
+
+BETAS = (0.5, 1.0, 2.0)
+STRENGTHS = (0.8, 0.9, 0.95)
+
+COMMITTED = DATA / "predictions"
+FILLED = Path("runs") / "predictions"
+MOST = 20  # trainings that a kept table is looked for with
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One of the paper's settings.
+
+    Attributes:
+        train: The hospital in which predictors are trained.
+        test: The hospital whose patients they are tested on.
+        testset: Which of its patients.
+        shared: The further test sets, which share a shortcut of training.
+    """
+
+    train: str
+    test: str
+    testset: Kind
+    shared: tuple[Kind, ...] = ()
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "C->C": Setting("C", "C", "balanced", ("shares-sex", "shares-age")),
+    "M->M": Setting("M", "M", "balanced", ("shares-sex", "shares-age")),
+    "C->M": Setting("C", "M", "natural"),
+}
+
+
+def find_setting(name: str) -> Setting:
+    """A setting by its name.
+
+    Example:
+        >>> find_setting("C->M").testset
+        'natural'
+        >>> find_setting("M->C")
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: there is no setting 'M->C', only C->C, M->M, C->M
+    """
+    if name not in SETTINGS:
+        raise InputError(f"there is no setting {name!r}, only {', '.join(SETTINGS)}")
+    return SETTINGS[name]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One predictor of the experiments, as it is called in every table.
+
+    Attributes:
+        family: ``"basic"``, ``"logit"``, ``"sex"`` or ``"age"``; ``"control sex"`` and
+            ``"control age"`` are trained without bias on as many images as that bias leaves.
+        strength: Of the bias, or of the bias that it is the control of; 0 for ``"basic"``.
+        seed: The seed of its training.
+    """
+
+    family: str
+    strength: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Its name in bundles."""
+        return f"{self.family} {self.strength:g} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One marginalisation: predictors of one hospital on one test set.
+
+    Args:
+        preset: The sizes.
+        setting: The name of the setting.
+        testset: Which test set; that of the setting, or one that shares a shortcut.
+        effect: ``"direct"`` or ``"total"``.
+        generator: Who makes the counterfactuals: ``"oracle"``, ``"learned-0"`` with the seed of its
+            training, or a name for another.
+
+    Example:
+        >>> from cfbook.study.recipes import preset
+        >>> Run(preset("book"), "C->M", "natural").name
+        'C-M natural direct'
+    """
+
+    preset: Preset
+    setting: str
+    testset: Kind
+    effect: Effect = "direct"
+    generator: str = "oracle"
+
+    def __post_init__(self) -> None:
+        setting = find_setting(self.setting)
+        if self.testset not in (setting.testset, *setting.shared):
+            known = ", ".join((setting.testset, *setting.shared))
+            raise InputError(f"setting {self.setting} is tested on {known}, not {self.testset!r}")
+        if self.effect not in get_args(Effect):
+            raise InputError(f"effect must be one of {get_args(Effect)}, not {self.effect!r}")
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        by = "" if self.generator == "oracle" else f" {self.generator}"
+        return f"{self.setting.replace('->', '-')} {self.testset} {self.effect}{by}"
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of the trainings."""
+        return range(self.preset.trainings)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The kinds of bias that are judged on this test set."""
+        shared = {"shares-sex": ("sex",), "shares-age": ("age",)}
+        return shared.get(self.testset, ("sex", "age"))
+
+    def recipes(self) -> dict[Member, Recipe]:
+        """How each predictor is made that has to be run; logit offsets are derived from ``basic``.
+
+        Controls are for the direct effect; on a test set that shares a shortcut, for the strongest
+        bias only.
+        """
+        made = {}
+        setting = find_setting(self.setting)
+        hospital, main = setting.train, self.testset == setting.testset
+        for seed in self.seeds:
+            made[Member("basic", 0.0, seed)] = Recipe(self.preset, hospital, seed=seed)
+            for family in self.families:
+                for strength in STRENGTHS:
+                    kinds = [family]
+                    if self.effect == "direct" and (main or strength == max(STRENGTHS)):
+                        kinds.append(f"control {family}")
+                    for kind in kinds:
+                        recipe = Recipe(self.preset, hospital, kind, strength, seed)
+                        made[Member(kind, strength, seed)] = recipe
+        return made
+
+    @property
+    def file(self) -> str:
+        """The file of its predictions, named by a hash of all that they depend on.
+
+        No patient is drawn and no image is decoded for it.
+        """
+        grid = {name: values.tolist() for name, values in paper_grid().values.items()}
+        made = {member.name: recipe.digest for member, recipe in self.recipes().items()}
+        tested = Recipe(self.preset, find_setting(self.setting).test).digest
+        size = self.preset.patients
+        facts = [tested, size, self.setting, self.testset, self.effect, grid, made]
+        facts += [] if self.generator == "oracle" else [self.generator]
+        learned = learned_recipe(self)
+        facts += [] if learned is None else [learned.digest]
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+        return f"{self.preset.name}-{self.name.replace(' ', '-')}-{digest}.safetensors"
+
+
+def learned_recipe(run: Run) -> GeneratorRecipe | None:
+    """How the generator of a run is made, if it is one of ours; always from hospital C."""
+    found = re.fullmatch(r"learned-([0-9]+)", run.generator)
+    return None if found is None else GeneratorRecipe(run.preset, "C", int(found[1]))
+
+
+def find_generator(run: Run) -> Generator:
+    """The generator that a run names: the oracle, or a learned one, trained if need be."""
+    if run.generator == "oracle":
+        return patients(find_setting(run.setting).test, run.preset).oracle
+    recipe = learned_recipe(run)
+    if recipe is None:
+        raise InputError(f"{run.generator!r} is neither oracle nor learned-0, learned-1, ...")
+    return obtain_generator(recipe, progress=True)
+
+
+def all_runs(preset: Preset, generator: str = "oracle") -> Iterator[Run]:
+    """Every marginalisation of the experiments: settings, shared shortcuts, total effects."""
+    for name, setting in SETTINGS.items():
+        for testset in (setting.testset, *setting.shared):
+            yield Run(preset, name, testset, generator=generator)
+        yield Run(preset, name, setting.testset, "total", generator)
+
+
+def all_recipes(preset: Preset) -> dict[str, Recipe]:
+    """Every predictor that is trained for the experiments, by the name of its file."""
+    return {recipe.file: recipe for run in all_runs(preset) for recipe in run.recipes().values()}
+
+
+def fill(
+    run: Run,
+    out: Path,
+    *,
+    generator: Generator | None = None,
+    predictors: Path | None = None,
+    device: str = "cpu",
+    max_images: int = MAX_IMAGES,
+    progress: bool = False,
+) -> Path:
+    """Marginalise the predictors of a run over its test set, and keep the result.
+
+    Args:
+        run: The run.
+        out: The file to write.
+        generator: Makes the counterfactuals; by default the one that the run names.
+        predictors: Where trained predictors are kept, by default those of the project and of
+            earlier runs; what is missing is trained.
+        device: Where to compute.
+        max_images: Images in flight.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The file.
+    """
+    hospital = find_setting(run.setting).test
+    generator = find_generator(run) if generator is None else generator
+    made, shards = run.recipes(), out.with_suffix(".shards")
+    places = {} if predictors is None else {"committed": predictors, "cache": predictors}
+    readers = {m.name: obtain(r, **places).to(device) for m, r in made.items()}
+    data = test_set(hospital, run.preset, run.testset)
+    found = marginalise(
+        generator,
+        readers,
+        data,
+        paper_grid(),
+        effect=run.effect,
+        device=device,
+        max_images=max_images,
+        resume_dir=shards,
+        progress=progress,
+        provenance=provenance(run, generator, data),
+    )
+    for member, recipe in made.items():
+        own = asdict(member) | {"recipe": recipe.digest}
+        found[member.name].provenance.update(own)
+    save_bundle(found, out)
+    shutil.rmtree(shards)
+    return out
+
+
+def provenance(run: Run, generator: Generator, data: Dataset) -> dict[str, object]:
+    """What is needed to make the predictions of a run again, but for the predictors."""
+    return {
+        "run": run.name,
+        "preset": run.preset.name,
+        "generator": type(generator).__name__,
+        "table": fingerprint(data.table)[:12],
+        "commit": commit(),
+        "versions": {"cfcore": __version__, "torch": torch.__version__},
+    }
+
+
+def predictions(
+    run: Run, *, folder: Path | None = None, progress: bool = False
+) -> dict[Member, Predictions]:
+    """The predictions of a run, with the logit offsets: read if they are there, else computed.
+
+    Where the same run is kept with more trainings, its first ones are taken.
+
+    Args:
+        run: The run.
+        folder: Where to look first, by default in the data of the project.
+        progress: Whether to show progress bars.
+
+    Returns:
+        The predictions by predictor.
+
+    Raises:
+        InputError: If the run is one of the book, and the installed package came without its data.
+    """
+    path = kept_file(run, (folder or COMMITTED, FILLED))
+    if path is None and folder is None and run.preset.folders is None and run.preset.name == "book":
+        data_file("predictions")
+    bundle = load_bundle(path or fill(run, FILLED / run.file, progress=progress))
+    found = {}
+    for given in bundle.values():
+        facts = given.provenance
+        if facts["seed"] in run.seeds:
+            found[Member(facts["family"], facts["strength"], facts["seed"])] = given
+    return found | offsets(found) if "sex" in run.families else found
+
+
+def kept_file(run: Run, places: Iterable[Path]) -> Path | None:
+    """The file of a run, or of the same run with more trainings; None if no place has one."""
+    places = list(places)
+    for trainings in range(run.preset.trainings, max(run.preset.trainings, MOST) + 1):
+        file = replace(run, preset=replace(run.preset, trainings=trainings)).file
+        for place in places:
+            if (place / file).is_file():
+                return place / file
+    return None
+
+
+def offsets(found: Mapping[Member, Predictions]) -> dict[Member, Predictions]:
+    """The predictors with logit offsets, derived from the unbiased ones among some."""
+    return {
+        Member("logit", beta, member.seed): offset(given, beta)
+        for member, given in found.items()
+        if member.family == "basic"
+        for beta in BETAS
+    }

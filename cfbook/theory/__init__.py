@@ -1,0 +1,1 @@
+"""Variance reduction: the estimators, simulations of them, and the same with images."""

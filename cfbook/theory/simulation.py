@@ -1,0 +1,332 @@
+r"""Two estimators of a subgroup's mean score, where they break even, and their simulation.
+
+The observational one averages over the subgroup's :math:`n_z` members, the counterfactual one over
+all :math:`n` patients (:mod:`cfbook.theory.estimators`). What the second costs depends on where the
+generator's noise comes from, hence two ways to simulate it. In one the generator draws anew what it
+could not abduct, and its images are distributed as those of the subgroup. In the other it scatters
+around the true counterfactual, and its images vary more than those of the subgroup.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from scipy import stats
+from torch import Tensor
+
+from cfbook.theory.estimators import counterfactual_mean, observational_mean, variance_bound
+from cfcore.checks import InputError, check_fraction
+
+Number = Tensor | float
+
+
+class Scores(NamedTuple):
+    """Scores of many test sets in the world of the subgroup, each of shape (runs, n).
+
+    ``true`` are those of the patients' true images, ``generated`` those of a generator.
+    """
+
+    true: Tensor
+    generated: Tensor
+
+
+def break_even_noise(variance: Number, n_z: Number, n: Number) -> Tensor:
+    r"""The noise on top of the truth at which both estimators vary alike.
+
+    .. math:: \sigma^2_{\mathrm{gen}} = \sigma^2 \Big( \frac{n}{n_z} - 1 \Big)
+
+    Below it the counterfactual estimator has the smaller variance, above it the larger one. The
+    promise of :func:`~cfbook.theory.estimators.tolerable_generator_noise` ends at :math:`n_z/n` of
+    it.
+
+    Args:
+        variance: :math:`\sigma^2`, the variance of the score within the subgroup.
+        n_z: The number of patients in the subgroup.
+        n: The number of patients.
+
+    Returns:
+        The noise, of the shape that the arguments have together.
+
+    Example:
+        >>> break_even_noise(0.04, n_z=25, n=100).item()
+        0.12
+    """
+    return torch.as_tensor(variance * (n / n_z - 1), dtype=torch.float64)
+
+
+def break_even_bias(
+    variance: Number, n_z: Number, n: Number, *, generator_noise: Number = 0.0
+) -> Tensor:
+    r"""The bias of a generator at which both estimators have the same mean squared error.
+
+    .. math:: b^2 = \frac{\sigma^2}{n_z} - \frac{\sigma^2 + \sigma^2_{\mathrm{gen}}}{n}
+
+    Args:
+        variance: :math:`\sigma^2`, the variance of the score within the subgroup.
+        n_z: The number of patients in the subgroup.
+        n: The number of patients.
+        generator_noise: :math:`\sigma^2_{\mathrm{gen}}`, on top of the truth.
+
+    Returns:
+        The absolute bias; 0 where the noise alone already loses.
+
+    Example:
+        >>> round(break_even_bias(0.75, n_z=25, n=100).item(), 6)
+        0.15
+    """
+    rest = variance / n_z - variance_bound(variance, generator_noise, n)
+    return torch.as_tensor(rest, dtype=torch.float64).clamp(min=0).sqrt()
+
+
+def break_even_size(
+    variance: Number, share: Number, bias: Number, *, generator_noise: Number = 0.0
+) -> Tensor:
+    r"""The size of a test set from which a biased generator is worse than the few members.
+
+    .. math:: n = \frac{\sigma^2 (1 / w - 1) - \sigma^2_{\mathrm{gen}}}{b^2}, \qquad
+        w = \frac{n_z}{n}
+
+    Variances fall with n and a bias does not, so that every bias loses in the end.
+
+    Args:
+        variance: :math:`\sigma^2`, the variance of the score within the subgroup.
+        share: The share w of the subgroup.
+        bias: The bias b of the generator; infinitely many patients are needed if it is 0.
+        generator_noise: :math:`\sigma^2_{\mathrm{gen}}`, on top of the truth.
+
+    Returns:
+        The size; 0 where the noise alone already loses.
+
+    Example:
+        >>> round(break_even_size(0.04, share=0.25, bias=0.02).item(), 6)
+        300.0
+    """
+    gain = torch.as_tensor(variance * (1 / share - 1) - generator_noise, dtype=torch.float64)
+    return gain.clamp(min=0) / torch.as_tensor(bias, dtype=torch.float64).square()
+
+
+def redrawn_scores(
+    runs: int, n: int, *, variance: float, generator_noise: float, rng: torch.Generator
+) -> Scores:
+    r"""Scores under a correct model that draws a part of each patient anew.
+
+    .. math:: g(x_i) = s_i + t_i, \qquad g(\tilde{x}_i) = s_i + t'_i
+
+    The generator abducts :math:`s_i` and redraws :math:`t_i`, of variance
+    :math:`\sigma^2_{\mathrm{gen}}`, from its own distribution. All parts are normal with mean 0, so
+    that the means of test sets are normal too and their intervals exact.
+
+    Args:
+        runs: How many test sets.
+        n: The patients of each.
+        variance: :math:`\sigma^2`, the variance of the score.
+        generator_noise: The part of it that is drawn anew, at most :math:`\sigma^2`.
+        rng: The source of randomness.
+
+    Returns:
+        True and generated scores.
+
+    Example:
+        >>> rng = torch.Generator().manual_seed(7)
+        >>> true, made = redrawn_scores(1, 3, variance=1.0, generator_noise=0.0, rng=rng)
+        >>> torch.equal(true, made)
+        True
+    """
+    if generator_noise > variance:
+        raise InputError(
+            f"a correct model redraws a part of the variance {variance:g}, not {generator_noise:g}",
+            column="generator_noise",
+        )
+    kept, own, new = torch.randn(3, runs, n, generator=rng, dtype=torch.float64)
+    kept, drawn = kept * math.sqrt(variance - generator_noise), math.sqrt(generator_noise)
+    return Scores(kept + drawn * own, kept + drawn * new)
+
+
+def scattered_scores(
+    runs: int, n: int, *, variance: float, generator_noise: float, rng: torch.Generator
+) -> Scores:
+    r"""Scores of a generator that scatters around the true counterfactual.
+
+    .. math:: g(\tilde{x}_i) = g(x_i) + \varepsilon_i, \qquad
+        \mathrm{Var}[\varepsilon_i] = \sigma^2_{\mathrm{gen}}
+
+    Args:
+        runs: How many test sets.
+        n: The patients of each.
+        variance: :math:`\sigma^2`, the variance of the score.
+        generator_noise: :math:`\sigma^2_{\mathrm{gen}}`, on top of it.
+        rng: The source of randomness.
+
+    Returns:
+        True and generated scores.
+
+    Example:
+        >>> rng = torch.Generator().manual_seed(7)
+        >>> true, made = scattered_scores(4000, 1, variance=1.0, generator_noise=3.0, rng=rng)
+        >>> round((made.var() / true.var()).item())
+        4
+    """
+    true, error = torch.randn(2, runs, n, generator=rng, dtype=torch.float64)
+    true = math.sqrt(variance) * true
+    return Scores(true, true + math.sqrt(generator_noise) * error)
+
+
+REGIMES: Mapping[str, Callable[..., Scores]] = {
+    "correct model": redrawn_scores,
+    "noise on top": scattered_scores,
+}
+"""Where the generator's noise comes from, and how scores are drawn accordingly."""
+
+
+def subgroup_means(scores: Scores, n_z: int) -> dict[str, Tensor]:
+    """Both estimates of the subgroup's mean in every test set, each of shape (runs,).
+
+    The first ``n_z`` patients are the members; as membership says nothing of the scores, it does
+    not matter which ones are.
+    """
+    n = scores.true.shape[1]
+    if not 2 <= n_z <= n:
+        raise InputError(f"between 2 and all {n} patients are members, not {n_z}", column="n_z")
+    member = torch.arange(n) < n_z
+    observed = torch.vmap(observational_mean, in_dims=(0, None))(scores.true, member)
+    counterfactual = torch.vmap(counterfactual_mean)(scores.generated)
+    return {"observational": observed.mean, "counterfactual": counterfactual.mean}
+
+
+def variance_interval(values: Tensor, *, level: float = 0.95) -> tuple[float, float, float]:
+    r"""The variance of normal values, with the exact interval of the chi-squared distribution.
+
+    Args:
+        values: Independent values, shape (runs,).
+        level: The coverage.
+
+    Returns:
+        The unbiased variance, and the ends of its interval.
+
+    Example:
+        >>> values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+        >>> [round(value, 2) for value in variance_interval(values)]
+        [2.5, 0.9, 20.64]
+    """
+    check_fraction(level, "level")
+    variance, df = values.double().var().item(), len(values) - 1
+    tail = (1 - level) / 2
+    low, high = (df * variance / stats.chi2.ppf(p, df) for p in (1 - tail, tail))
+    return variance, float(low), float(high)
+
+
+def squared_error_interval(
+    values: Tensor, truth: float, *, level: float = 0.95
+) -> tuple[float, float, float]:
+    """The mean squared error of estimates, with a normal interval for many runs.
+
+    Args:
+        values: Independent estimates, shape (runs,).
+        truth: What they estimate.
+        level: The coverage.
+
+    Returns:
+        The error, and the ends of its interval.
+
+    Example:
+        >>> [round(v, 2) for v in squared_error_interval(torch.tensor([1.0, -1.0, 2.0, -2.0]), 0.0)]
+        [2.5, 0.8, 4.2]
+    """
+    squares = (values.double() - truth).square()
+    reach = stats.norm.ppf((1 + check_fraction(level, "level")) / 2) * squares.std().item()
+    reach /= math.sqrt(len(values))
+    mean = squares.mean().item()
+    return mean, float(mean - reach), float(mean + reach)
+
+
+def simulate(
+    sizes: Sequence[int],
+    shares: Sequence[float],
+    noises: Mapping[str, Sequence[float]],
+    *,
+    variance: float = 1.0,
+    runs: int = 2000,
+    seed: int = 2027,
+) -> pd.DataFrame:
+    r"""Simulated variances of both estimators beside what the formulas say.
+
+    Args:
+        sizes: The sizes n of the test sets.
+        shares: The shares :math:`n_z / n`.
+        noises: The generator's noise as multiples of the variance, by regime.
+        variance: :math:`\sigma^2`, the variance of the score within the subgroup.
+        runs: How many test sets for each combination.
+        seed: The seed.
+
+    Returns:
+        One row for each combination and estimator: ``regime, n, n_z, noise, estimator, variance,
+        low, high, formula``; ``noise`` is the multiple, the interval has the level 95 %.
+
+    Example:
+        >>> frame = simulate([20], [0.5], {"noise on top": [2.0]}, runs=500)
+        >>> (frame.n * frame.formula).tolist()
+        [2.0, 3.0]
+    """
+    rng = torch.Generator().manual_seed(seed)
+    rows = []
+    for regime, multiples in noises.items():
+        if regime not in REGIMES:
+            raise InputError(f"there is no regime {regime!r}, only {', '.join(REGIMES)}")
+        on_top = regime == "noise on top"
+        for n, share, noise in product(sizes, shares, multiples):
+            n_z, extra = round(share * n), noise * variance
+            scores = REGIMES[regime](runs, n, variance=variance, generator_noise=extra, rng=rng)
+            formulas = {
+                "observational": variance / n_z,
+                "counterfactual": variance_bound(variance, extra if on_top else 0.0, n).item(),
+            }
+            for name, means in subgroup_means(scores, n_z).items():
+                cell = {"regime": regime, "n": n, "n_z": n_z, "noise": noise, "estimator": name}
+                found = zip(("variance", "low", "high"), variance_interval(means), strict=True)
+                rows.append(cell | dict(found) | {"formula": formulas[name]})
+    return pd.DataFrame(rows)
+
+
+def biased_errors(
+    sizes: Sequence[int],
+    shares: Sequence[float],
+    bias: float,
+    *,
+    variance: float = 1.0,
+    runs: int = 2000,
+    seed: int = 2027,
+) -> pd.DataFrame:
+    r"""Simulated mean squared errors of both estimators, the generator being biased but not noisy.
+
+    Args:
+        sizes: The sizes n of the test sets.
+        shares: The shares :math:`n_z / n`.
+        bias: What the generator adds to every score.
+        variance: :math:`\sigma^2`, the variance of the score within the subgroup.
+        runs: How many test sets for each combination.
+        seed: The seed.
+
+    Returns:
+        One row for each combination and estimator: ``n, share, estimator, error, low, high,
+        formula``; the interval has the level 95 %.
+
+    Example:
+        >>> frame = biased_errors([20], [0.5], 0.2, variance=0.8, runs=500)
+        >>> frame.formula.round(6).tolist()
+        [0.08, 0.08]
+    """
+    rng = torch.Generator().manual_seed(seed)
+    rows = []
+    for n, share in product(sizes, shares):
+        n_z = round(share * n)
+        scores = scattered_scores(runs, n, variance=variance, generator_noise=0.0, rng=rng)
+        means = subgroup_means(scores._replace(generated=scores.generated + bias), n_z)
+        formulas = {"observational": variance / n_z, "counterfactual": variance / n + bias**2}
+        for name, estimates in means.items():
+            found = squared_error_interval(estimates, 0.0)
+            rows.append((n, share, name, *found, formulas[name]))
+    columns = ["n", "share", "estimator", "error", "low", "high", "formula"]
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,189 @@
+"""What the cells of the published tables mean: sex, age, race and uncertain labels."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from cfchest.data.dataset import RACES, RANGES
+from cfchest.data.ledger import EXAMPLES, Ledger
+from cfchest.data.sheet import Sheet
+from cfcore.checks import InputError
+
+Policy = Literal["zero", "one", "missing", "drop"]
+"""What to do with a label that is uncertain, or blank."""
+
+OTHER, UNSTATED, UNKNOWN = -1, -2, -3
+"""Race cells that name another group, no group, or nothing we know."""
+
+EFFECTS: Mapping[str, str] = {
+    "zero": "set to 0",
+    "one": "set to 1",
+    "missing": "set missing",
+    "drop": "dropped",
+}
+
+SEXES = {"Male": 0.0, "Female": 1.0, "M": 0.0, "F": 1.0}
+
+_OTHER = re.compile(
+    r"\b(other|native|hawaiian|pacific islander|american indian|alaska|hispanic|latino|"
+    r"portuguese|south american|multiple|multi race|middle eastern)\b",
+    re.IGNORECASE,
+)
+_UNSTATED = re.compile(r"\b(unknown|unable to obtain|refused|declined)\b", re.IGNORECASE)
+
+
+def sexes(sheet: Sheet, column: str, ledger: Ledger, *, unit: str = "image") -> pd.Series:
+    """Sex as 0 male, 1 female; anything but Male, Female, M, F is set missing and counted."""
+    text = sheet.frame[column]
+    codes = text.map(SEXES).astype("float64")
+    ledger.mark("set missing", "sex not stated", sheet, codes.isna(), column, unit=unit)
+    return codes
+
+
+def ages(sheet: Sheet, column: str, ledger: Ledger, years: pd.Series | None = None) -> pd.Series:
+    """Age in years; blank, 0 (which stands for unknown) and impossible ages are set missing.
+
+    Args:
+        sheet: The table.
+        column: The column that messages quote.
+        ledger: Where what is set missing is counted.
+        years: The age of each record, by default the column itself.
+    """
+    years = sheet.numbers(column) if years is None else years
+    low, high = RANGES["age"]
+    impossible = (years < low) | (years > high)
+    ledger.mark("set missing", "age not stated", sheet, years.isna(), column)
+    ledger.mark("set missing", "age of 0", sheet, years == 0, column)
+    ledger.mark("set missing", f"age outside {low} to {high}", sheet, impossible, column)
+    return years.mask((years == 0) | impossible)
+
+
+def labels(
+    sheet: Sheet,
+    column: str,
+    ledger: Ledger,
+    *,
+    uncertain: Policy,
+    blank: Policy,
+    unit: str = "image",
+) -> pd.Series:
+    """A label of the CheXpert labeller, in which -1 is uncertain and blank is not mentioned.
+
+    The literature mostly reads a finding that the report does not mention as absent, and
+    differs on uncertain ones; both are parameters, and both are counted.
+
+    Args:
+        sheet: The table.
+        column: The finding.
+        ledger: Where every label that was not plainly 0 or 1 is counted.
+        uncertain: What -1 becomes.
+        blank: What an empty cell becomes.
+        unit: What a record is.
+
+    Returns:
+        0, 1 or NaN; records to be dropped are not in it.
+    """
+    values = sheet.numbers(column)
+    sheet.refuse(values.notna() & ~values.isin((-1, 0, 1)), column, "1, 0, -1 or blank")
+    unclear, empty = values == -1, values.isna()
+    values = _settle(values, unclear, uncertain)
+    values = _settle(values, empty, blank)
+    ledger.mark(EFFECTS[uncertain], f"{column} uncertain", sheet, unclear, column, unit=unit)
+    ledger.mark(EFFECTS[blank], f"{column} blank", sheet, empty, column, unit=unit)
+    dropped = (unclear & (uncertain == "drop")) | (empty & (blank == "drop"))
+    return values[~dropped]
+
+
+def _settle(values: pd.Series, chosen: pd.Series, policy: Policy) -> pd.Series:
+    if policy not in EFFECTS:
+        raise InputError(f"policy {policy!r} is none of {', '.join(EFFECTS)}")
+    return values.mask(chosen, {"zero": 0.0, "one": 1.0}.get(policy, np.nan))
+
+
+def views(sheet: Sheet, column: str, ledger: Ledger) -> pd.Series:
+    """AP or PA; any other view is set missing and counted."""
+    known = sheet.frame[column].isin(("AP", "PA"))
+    ledger.mark("set missing", "view neither AP nor PA", sheet, ~known, column)
+    return sheet.frame[column].where(known)
+
+
+def race_code(text: str | float, *, upper: bool = False) -> int:
+    """The race code of one cell.
+
+    Words are matched whole and as they are spelt in the source: "Caucasian" contains "asian".
+    A cell that names two of the groups names another one.
+
+    Args:
+        text: The cell.
+        upper: Whether the source writes in capitals.
+
+    Returns:
+        0 white, 1 asian, 2 black, or one of ``OTHER``, ``UNSTATED``, ``UNKNOWN``.
+
+    Example:
+        >>> [race_code(text) for text in ("White, non-Hispanic", "Asian", "White or Caucasian")]
+        [0, 1, 0]
+        >>> race_code("BLACK/CAPE VERDEAN", upper=True), race_code("Caucasian"), race_code("asian")
+        (2, -3, -3)
+    """
+    if pd.isna(text):
+        return UNSTATED
+    words = [name.upper() if upper else name.capitalize() for name in RACES]
+    found = [code for code, word in enumerate(words) if re.search(rf"\b{word}\b", text)]
+    if found:
+        return found[0] if len(found) == 1 else OTHER
+    if _UNSTATED.search(text):
+        return UNSTATED
+    return OTHER if _OTHER.search(text) else UNKNOWN
+
+
+def races(
+    sheet: Sheet,
+    column: str,
+    patient: str,
+    patients: pd.Series,
+    ledger: Ledger,
+    *,
+    upper: bool = False,
+) -> pd.Series:
+    """One race for each patient, from a table with one or more records for each.
+
+    A record that states no race says nothing; the others must agree, else the patient's race
+    is set missing. Groups other than white, asian and black are missing as well. All of this
+    is counted in patients, and cells that are not recognised are quoted.
+
+    Args:
+        sheet: The table.
+        column: The column of races.
+        patient: The column of patients.
+        patients: The patients whose race is asked for; they may repeat.
+        ledger: Where it is counted.
+        upper: Whether the source writes in capitals.
+
+    Returns:
+        Codes 0, 1, 2 or NaN, indexed like ``patients``.
+    """
+    sheet = sheet.filtered(sheet.frame[patient].isin(patients))
+    text, owner = sheet.frame[column], sheet.frame[patient]
+    codes = text.map({value: race_code(value, upper=upper) for value in text.unique()})
+    strange, stated = codes == UNKNOWN, codes.isin((OTHER, 0, 1, 2))
+    groups = codes[stated].groupby(owner)
+    code = groups.first().where(groups.nunique() == 1)
+
+    first = ~owner.duplicated()
+    first_stated = stated & ~owner.where(stated).duplicated()
+    for reason, chosen, unit in (
+        ("race not recognised", strange, "record"),
+        ("race not stated", first & ~owner.isin(code.index) & ~strange, "patient"),
+        ("race of another group", first_stated & (owner.map(code) == OTHER), "patient"),
+        ("race differs between records", first_stated & owner.map(code).isna(), "patient"),
+    ):
+        ledger.mark("set missing", reason, sheet, chosen, column, unit=unit)
+    absent = pd.Index(patients.unique()).difference(owner)
+    if len(absent):
+        places = [f"{name} is not in {sheet.path.name}" for name in absent[:EXAMPLES]]
+        ledger.add("set missing", "race: no record", places, count=len(absent), unit="patient")
+    return patients.map(code.where(code >= 0)).astype("float64")

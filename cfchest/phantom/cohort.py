@@ -1,0 +1,304 @@
+r"""Patients drawn from the phantom, and the generator of their true counterfactuals."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from cfchest.graph import CHEST
+from cfchest.phantom.anatomy import measures
+from cfchest.phantom.equations import (
+    HOSPITALS,
+    PARENTS,
+    draw_parents,
+    image_noise,
+    lung_mean,
+    parent_noise,
+)
+from cfchest.phantom.render import render
+from cfcore.checks import InputError
+from cfcore.generator import Effect, Parents
+from cfcore.graph import CausalGraph
+
+CHUNK = {"cpu": 2**17, "other": 2**24}  # pixels drawn at once: the cache of a core, a GPU's fill
+
+Index = int | slice | Tensor
+
+
+@dataclass(frozen=True)
+class Phantom:
+    r"""The phantom: a structural causal model and a renderer.
+
+    Abduction needs the noise that a :class:`Cohort` holds, and is done by its
+    :class:`Oracle`; action and prediction are done here.
+
+    Args:
+        size: Height and width of the images, in pixels; one number for square images.
+
+    Example:
+        >>> phantom = Phantom()
+        >>> cohort = phantom.sample(4, hospital="C", seed=0)
+        >>> x = cohort.images[:]
+        >>> x.shape, sorted(cohort.pa)
+        (torch.Size([4, 1, 64, 64]), ['age', 'effusion', 'lung_size', 'race', 'sex'])
+        >>> older = phantom.act(cohort.pa, {"age": 80}, effect="total")
+        >>> phantom.predict(cohort.noise, older).shape
+        torch.Size([4, 1, 64, 64])
+    """
+
+    size: int | tuple[int, int] = 64
+    graph: ClassVar[CausalGraph] = CHEST
+
+    def __post_init__(self) -> None:
+        if min(self.shape) < 8:
+            raise InputError(f"images need 8 pixels a side or more, not {self.size}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    def sample(
+        self, n: int, *, hospital: str, seed: int, device: torch.device | str = "cpu"
+    ) -> "Cohort":
+        """Draws patients.
+
+        Row i depends on the seed, the hospital and i alone: a longer cohort starts with the
+        shorter one, and cohorts of different seeds or hospitals share no noise.
+
+        Args:
+            n: The number of patients.
+            hospital: ``"C"`` or ``"M"``.
+            seed: The seed.
+            device: Where to keep the noise and to render.
+
+        Returns:
+            The cohort; its images are rendered when they are asked for.
+        """
+        if n < 1:
+            raise InputError(f"a cohort needs a patient, not n = {n}")
+        rows = torch.arange(n)
+        noise = image_noise(rows, hospital=hospital, seed=seed)
+        u = parent_noise(rows, hospital=hospital, seed=seed)
+        pa = draw_parents(u, HOSPITALS[hospital])
+        return Cohort(self, _to(pa, device), _to(noise, device), hospital, seed, rows)
+
+    def act(
+        self,
+        pa: Parents,
+        do: Mapping[str, Tensor | float],
+        *,
+        effect: Effect = "direct",
+        rng: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        r"""Replaces parents by the values of an intervention.
+
+        Lung size is the one descendant that can follow: its noise :math:`u_\ell = \ell -
+        m(s, a)` is kept, so that :math:`\tilde{\ell} = \ell + m(\tilde{s}, \tilde{a}) -
+        m(s, a)`. Effusion descends from age, but it is the label and is held.
+
+        Args:
+            pa: The observed parents, each of shape (B,).
+            do: The values to set: numbers, checked against the range of their variable, or
+                tensors of shape (B,), which are not checked.
+            effect: ``"direct"`` holds lung size, ``"total"`` lets it follow.
+            rng: Not used, as the mechanism that may follow is invertible.
+
+        Returns:
+            All parents after the action, each of shape (B,).
+        """
+        if effect not in ("direct", "total"):
+            raise InputError(f"effect is 'direct' or 'total', not {effect!r}")
+        acted = {name: pa[name] for name in PARENTS} | {
+            name: _value(name, value, pa) for name, value in do.items()
+        }
+        if effect == "total" and "lung_size" not in do:
+            shift = lung_mean(acted["sex"], acted["age"]) - lung_mean(pa["sex"], pa["age"])
+            acted["lung_size"] = pa["lung_size"] + shift
+        return acted
+
+    def predict(self, noise: Mapping[str, Tensor], pa: Parents) -> Tensor:
+        """Renders the images that the noise gives under the parents, a chunk at a time.
+
+        The bits do not depend on the chunk when height times width is a multiple of 32 and the
+        number of threads a power of two. Otherwise the ends of the vector loops of a processor
+        may round differently: pixels then agree to 1e-7.
+
+        Args:
+            noise: The exogenous noise of the image, each of shape (B,).
+            pa: The parents, each of shape (B,).
+
+        Returns:
+            The images, float32, shape (B, 1, H, W), in [0, 1].
+        """
+        count = len(noise["texture"])
+        wrong = {name: tuple(pa[name].shape) for name in PARENTS if pa[name].shape != (count,)}
+        if wrong:
+            raise InputError(f"parents of shape ({count},) are needed, not {wrong}")
+        x = noise["gamma"].new_empty(count, 1, *self.shape)
+        chunk = max(1, CHUNK.get(x.device.type, CHUNK["other"]) // (x.shape[2] * x.shape[3]))
+        for start in range(0, count, chunk):
+            rows = slice(start, start + chunk)
+            x[rows] = self._draw(_take(noise, rows), _take(pa, rows))
+        return x
+
+    def _draw(self, noise: Mapping[str, Tensor], pa: Parents) -> Tensor:
+        m = measures(noise, pa)
+        return render(m, noise["texture"], noise["detector"], noise["grain"], self.shape)
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of a cohort, rendered when indexed.
+
+    Args:
+        cohort: The cohort.
+    """
+
+    cohort: "Cohort" = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.cohort)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The shape that all images would have as one tensor."""
+        return (len(self), 1, *self.cohort.phantom.shape)
+
+    def __getitem__(self, index: Index) -> Tensor:
+        if isinstance(index, int):
+            return self[torch.tensor([index])][0]
+        cohort = self.cohort
+        return cohort.phantom.predict(_take(cohort.noise, index), _take(cohort.pa, index))
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Patients: their parents and the noise of their images.
+
+    A patient takes less than 200 bytes, against 16 kB for a rendered image of 64 pixels.
+
+    Args:
+        phantom: The phantom that drew them.
+        pa: The parents, float32, each of shape (N,).
+        noise: The exogenous noise of the images, each of shape (N,).
+        hospital: The hospital.
+        seed: The seed.
+        rows: The row of each patient in the draw of that seed, int64, shape (N,).
+    """
+
+    phantom: Phantom
+    pa: dict[str, Tensor] = field(repr=False)
+    noise: dict[str, Tensor] = field(repr=False)
+    hospital: str
+    seed: int
+    rows: Tensor = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.pa["sex"])
+
+    @property
+    def images(self) -> Images:
+        """The images: index them as one tensor of shape (N, 1, H, W)."""
+        return Images(self)
+
+    @property
+    def oracle(self) -> "Oracle":
+        """The generator of the true counterfactuals of these patients."""
+        return Oracle(self.phantom, self.noise)
+
+    def take(self, index: Index) -> "Cohort":
+        """The patients of some rows, in their order."""
+        return Cohort(
+            self.phantom,
+            _take(self.pa, index),
+            _take(self.noise, index),
+            self.hospital,
+            self.seed,
+            self.rows[index.cpu() if isinstance(index, Tensor) else index],
+        )
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The generator of true counterfactuals.
+
+    The noise of a phantom cannot be read off its pixels (nobody knows the breasts of a man),
+    so abduction looks it up by the row of the patient.
+
+    Args:
+        phantom: The phantom.
+        noise: The exogenous noise of the cohort, each of shape (N,).
+    """
+
+    phantom: Phantom
+    noise: Mapping[str, Tensor] = field(repr=False)
+
+    @property
+    def graph(self) -> CausalGraph:
+        """The causal graph."""
+        return self.phantom.graph
+
+    def abduct(
+        self,
+        x: Tensor,
+        pa: Parents,
+        *,
+        index: Tensor | None = None,
+        rng: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """Looks up the noise that made the images.
+
+        Args:
+            x: The images, shape (B, 1, H, W); only their number is read.
+            pa: Their parents; not read.
+            index: The rows of the images in the cohort, shape (B,).
+            rng: Not used, as nothing is uncertain.
+
+        Returns:
+            The noise, each of shape (B,).
+        """
+        if index is None:
+            raise InputError("the oracle looks its noise up: pass index, the rows of the images")
+        if index.shape != x.shape[:1]:
+            want, have = tuple(x.shape[:1]), tuple(index.shape)
+            raise InputError(f"{len(x)} images need an index of shape {want}, not {have}")
+        return _take(self.noise, index)
+
+    def act(
+        self,
+        pa: Parents,
+        do: Mapping[str, Tensor | float],
+        *,
+        effect: Effect = "direct",
+        rng: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """Acts as the phantom does; see :meth:`Phantom.act`."""
+        return self.phantom.act(pa, do, effect=effect, rng=rng)
+
+    def predict(self, noise: Mapping[str, Tensor], pa: Parents) -> Tensor:
+        """Renders as the phantom does; see :meth:`Phantom.predict`."""
+        return self.phantom.predict(noise, pa)
+
+
+def _value(name: str, value: Tensor | float, pa: Parents) -> Tensor:
+    """The value of one intervention as a tensor of shape (B,)."""
+    if name not in PARENTS:
+        raise InputError(f"do({name}) is not possible: the parents are {list(PARENTS)}")
+    like = pa[name]
+    if not isinstance(value, Tensor):
+        CHEST[name].check(value)
+        return torch.full_like(like, value)
+    if value.shape not in ((), like.shape):
+        raise InputError(f"do({name}) needs shape {tuple(like.shape)}, not {tuple(value.shape)}")
+    return value.to(like).expand_as(like)
+
+
+def _take(tree: Mapping[str, Tensor], index: Index) -> dict[str, Tensor]:
+    return {name: value[index] for name, value in tree.items()}
+
+
+def _to(tree: Mapping[str, Tensor], device: torch.device | str) -> dict[str, Tensor]:
+    return {name: value.to(device) for name, value in tree.items()}

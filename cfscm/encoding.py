@@ -1,0 +1,64 @@
+r"""Variables as vectors: how networks see the parents."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from cfcore.checks import UnknownName
+from cfcore.generator import Parents
+from cfcore.graph import CausalGraph, Variable
+
+
+def widths(graph: CausalGraph, names: Iterable[str]) -> dict[str, int]:
+    """How many numbers each variable takes in :func:`encode`.
+
+    Example:
+        >>> from cfchest.graph import CHEST
+        >>> widths(CHEST, ("race", "age"))
+        {'race': 3, 'age': 1}
+    """
+    chosen = {name: graph[name] for name in names}
+    return {name: len(v.values) if v.kind == "categorical" else 1 for name, v in chosen.items()}
+
+
+def encode(graph: CausalGraph, pa: Parents, names: Sequence[str] | None = None) -> Tensor:
+    r"""Variables as one vector, on the scale on which networks see them.
+
+    Continuous variables become :math:`(v - lo) / (hi - lo)`, which leaves [0, 1] where the value
+    leaves its range; binary ones stay 0 or 1; categorical ones are coded one-hot.
+
+    Args:
+        graph: The graph, which knows kinds and ranges.
+        pa: The values, each of shape (...).
+        names: Which variables to encode, and in which order; by default all of ``pa``, in the
+            topological order of the graph.
+
+    Returns:
+        The vectors, shape (..., D).
+
+    Example:
+        >>> from cfchest.graph import CHEST
+        >>> pa = {"age": torch.tensor([55.0]), "race": torch.tensor([2.0])}
+        >>> encode(CHEST, pa)
+        tensor([[0.0000, 0.0000, 1.0000, 0.5000]])
+        >>> encode(CHEST, pa, ["age"])
+        tensor([[0.5000]])
+    """
+    if names is None:
+        names = sorted(pa, key=graph.order.index)
+    missing = [name for name in names if name not in pa]
+    if missing:
+        raise UnknownName(f"the patients have no {missing[0]!r}, only {', '.join(pa)}")
+    return torch.cat([_code(graph[name], pa[name]) for name in names], dim=-1)
+
+
+def _code(variable: Variable, value: Tensor) -> Tensor:
+    value = value if value.is_floating_point() else value.float()
+    if variable.kind == "continuous":
+        low, high = variable.range
+        value = (value - low) / (high - low)
+    if variable.kind == "categorical":
+        codes = torch.arange(len(variable.values), device=value.device)
+        return (value[..., None] == codes).to(value.dtype)
+    return value[..., None]

@@ -1,0 +1,329 @@
+r"""The objective of the appendix, for any pattern of missing labels over any graph.
+
+For a row of which the labels :math:`y_O` are known and :math:`y_M` are missing,
+
+.. math:: \log p(x, y_O) \ge \mathbb{E}_{q(y_M \mid x, y_O)} \Big[ \mathcal{L}(x, y)
+    + \sum_i \log p(y_i \mid \mathbf{pa}_i) - \sum_{i \in M} \log q(y_i \mid x, y_{>i}) \Big]
+
+The paper's four equations are this bound with everything, nothing, the causes or the effects
+known. They are one function each, beside :func:`partial`, which takes any mask; a test computes the
+bound by brute force for every mask of a small model.
+
+Where the paper leaves a choice, this is what was chosen:
+
+- its :math:`\mathcal{U}` has :math:`\mathrm{KL}(q(y_E \mid x) \,\|\, p(y_E \mid y_C))` outside the
+  expectation over :math:`y_C`, where that is not bound to any value. Here it is inside;
+- the weight :math:`1 - H` of imputed labels scales the expectation, not the divergences; several
+  missing labels have one weight each, see :attr:`.Completions.trust`. With it the objective is no
+  bound any more; :class:`cfbook.study.partial.PartialRecipe` leaves it out unless it is asked for;
+- the classification term is on rows of which all is known. With labels missing one by one there may
+  be no such row, so every known label counts, averaged over what is missing of its later variables;
+- its weight against the bound is not stated: the rest of :math:`\mathcal{T}` are sums over rows,
+  this is a mean. It is a parameter here;
+- the priors are called Gaussian, which no discrete label has: here
+  :math:`p(y_i \mid \mathbf{pa}_i)` are the mechanisms.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from cfcore.checks import InputError
+from cfcore.generator import Parents
+from cfcore.graph import CausalGraph
+from cfscm.completion import Completions, complete
+from cfscm.encoding import encode
+from cfscm.inference import ParentPredictors
+from cfscm.mechanisms import Mechanism
+from cfscm.objective import Labelled
+
+
+class SharedBound(Protocol):
+    """An image mechanism that bounds several completions of an image, which it encodes once."""
+
+    def shared_terms(
+        self, x: Tensor, seen: Tensor, c: Tensor, rows: Tensor | None, rng: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """See :meth:`cfscm.image.ImageMechanism.shared_terms`."""
+
+
+class Inferring(Protocol):
+    """A structural model with parent predictors, such as :class:`~cfscm.model.DeepSCM`."""
+
+    graph: CausalGraph
+    names: tuple[str, ...]
+    image: SharedBound
+    mechanisms: Mapping[str, Mechanism]
+    inference: ParentPredictors
+
+
+@dataclass(frozen=True)
+class Evidence:
+    r"""What the equations are made of, for B rows.
+
+    Args:
+        rows: The completions of the rows.
+        image: The expected bound of the image :math:`\mathbb{E}_q \mathcal{L}(x, y)`, shape (B,).
+        log_p: The terms :math:`\log p(y_i \mid \mathbf{pa}_i)`, each of shape (B, K).
+        trust: The weight of what is expected of imputed labels, shape (B,); 1 for a bound.
+    """
+
+    rows: Completions
+    image: Tensor
+    log_p: Mapping[str, Tensor]
+    trust: Tensor
+
+    def of(self, terms: Mapping[str, Tensor], *, missing: bool) -> Tensor:
+        """The sum of the terms of the variables that are missing, or known, shape (B, K)."""
+        chosen = self.rows.missing if missing else {n: ~m for n, m in self.rows.missing.items()}
+        parts = [torch.where(chosen[name][:, None], term, 0) for name, term in terms.items()]
+        return torch.stack(parts).sum(dim=0)
+
+    @property
+    def divergence(self) -> Tensor:
+        r"""The divergence :math:`\mathbb{E}_q \sum_{i \in M} \log (q_i / p_i)`, shape (B,)."""
+        q, p = self.of(self.rows.log_q, missing=True), self.of(self.log_p, missing=True)
+        return self.rows.expect(q - p)
+
+
+def labelled(e: Evidence) -> Tensor:
+    r"""The labelled term :math:`\mathcal{S}(x, y)`, all labels known.
+
+    .. math:: \mathcal{S}(x, y) = -\mathcal{L}(x, y) - \sum_i \log p(y_i \mid \mathbf{pa}_i)
+
+    Args:
+        e: The evidence.
+
+    Returns:
+        The negative bound of each row in nats, shape (B,).
+    """
+    _require(e, all(not missing.any() for missing in e.rows.missing.values()), "all labels")
+    return -e.image - e.rows.expect(e.of(e.log_p, missing=False))
+
+
+def unlabelled(e: Evidence) -> Tensor:
+    r"""The unlabelled term :math:`\mathcal{U}(x)` (``eq:app:bothunlab``), no label known.
+
+    .. math:: \mathcal{U}(x) = -\mathbb{E}_{q(y \mid x)} \mathcal{L}(x, y)
+        + \mathbb{E}_{q(y \mid x)} \sum_i \log \frac{q(y_i \mid x, y_{>i})}
+        {p(y_i \mid \mathbf{pa}_i)}
+
+    The paper's form is :eq:`eq:app:bothunlab` in :doc:`/notebooks/training`.
+
+    Args:
+        e: The evidence.
+
+    Returns:
+        The negative bound of each row in nats, shape (B,).
+    """
+    _require(e, all(missing.all() for missing in e.rows.missing.values()), "no labels")
+    return -e.trust * e.image + e.divergence
+
+
+def cause_only(e: Evidence) -> Tensor:
+    r"""The cause-only term :math:`\mathcal{C}(x, y_C)` (``eq:app:cause``).
+
+    .. math:: \mathcal{C}(x, y_C) = -\mathbb{E}_{q(y_E \mid x)} \mathcal{L}(x, y) - \log p(y_C)
+        + \mathrm{KL}\big(q(y_E \mid x) \,\|\, p(y_E \mid y_C)\big)
+
+    What is predicted does not know the causes, though they are recorded: the predictors read
+    later variables only. The bound holds all the same; it cannot be tight.
+
+    The paper's form is :eq:`eq:app:cause` in :doc:`/notebooks/training`.
+
+    Args:
+        e: The evidence, in which no known variable has a missing cause.
+
+    Returns:
+        The negative bound of each row in nats, shape (B,).
+    """
+    _require(e, not any(_open(e, name).any() for name in e.log_p), "causes before effects")
+    return -e.trust * e.image - e.rows.expect(e.of(e.log_p, missing=False)) + e.divergence
+
+
+def effect_only(e: Evidence) -> Tensor:
+    r"""The effect-only term :math:`\mathcal{E}(x, y_E)`.
+
+    .. math:: \mathcal{E}(x, y_E) = -\mathbb{E}_{q(y_C \mid x, y_E)} \big[ \mathcal{L}(x, y)
+        + \log p(y_E \mid y_C) \big] + \mathrm{KL}\big(q(y_C \mid x, y_E) \,\|\, p(y_C)\big)
+
+    Args:
+        e: The evidence, in which every known variable has a missing cause.
+
+    Returns:
+        The negative bound of each row in nats, shape (B,).
+    """
+    shut = (~e.rows.missing[name] & ~_open(e, name) for name in e.log_p)
+    _require(e, not any(rows.any() for rows in shut), "effects of missing causes only")
+    known = e.rows.expect(e.of(e.log_p, missing=False))
+    return -e.trust * (e.image + known) + e.divergence
+
+
+def partial(e: Evidence) -> Tensor:
+    r"""The term of any mask, each row with its own: the four equations are special cases.
+
+    .. math:: -\tau\, \mathbb{E}_q \Big[ \mathcal{L}(x, y) + \sum_{i \in O,\, \mathbf{pa}_i \cap M
+        \neq \emptyset} \log p(y_i \mid \mathbf{pa}_i) \Big] - \sum_{i \in O,\, \mathbf{pa}_i
+        \cap M = \emptyset} \log p(y_i \mid \mathbf{pa}_i) + \mathbb{E}_q \sum_{i \in M}
+        \log \frac{q(y_i \mid x, y_{>i})}{p(y_i \mid \mathbf{pa}_i)}
+
+    with the trust :math:`\tau` in what was imputed: 1, or :math:`1 - H`.
+
+    Args:
+        e: The evidence.
+
+    Returns:
+        The negative bound of each row in nats, shape (B,).
+    """
+    inside, outside = 0.0, 0.0
+    for name, term in e.log_p.items():
+        known = e.rows.expect(torch.where(e.rows.missing[name][:, None], 0, term))
+        inside = inside + torch.where(_open(e, name), known, 0)
+        outside = outside + torch.where(_open(e, name), 0, known)
+    return -e.trust * (e.image + inside) - outside + e.divergence
+
+
+def classification(rows: Completions) -> Tensor:
+    r"""The classification term of :math:`\mathcal{T}` (``eq:app:total``), on every known label.
+
+    .. math:: -\sum_{i \in O} \mathbb{E}_{q(y_M \mid x, y_O)} \log q(y_i \mid x, y_{>i})
+
+    Nothing is learned here about the labels that are averaged over.
+
+    The paper's form is :eq:`eq:app:total` in :doc:`/notebooks/training`.
+
+    Args:
+        rows: The completions of B rows.
+
+    Returns:
+        The term of each row in nats, shape (B,); 0 where no label is known.
+    """
+    total = 0.0
+    for name, term in rows.log_q.items():
+        mean = (rows.weight.detach() * torch.where(rows.possible, term, 0)).sum(dim=1)
+        total = total - torch.where(rows.missing[name], 0, mean)
+    return total
+
+
+def _open(e: Evidence, name: str) -> Tensor:
+    """Which rows know a variable and miss one of its causes, shape (B,)."""
+    causes = [e.rows.missing[cause] for cause in e.rows.graph.parents(name)]
+    lacking = torch.stack(causes).any(dim=0) if causes else torch.zeros_like(e.image).bool()
+    return lacking & ~e.rows.missing[name]
+
+
+def _require(e: Evidence, holds: bool, what: str) -> None:
+    if not holds:
+        known = [name for name, missing in e.rows.missing.items() if not missing.all()]
+        raise InputError(f"this equation is for rows with {what}, but known are {known}")
+
+
+@dataclass(frozen=True)
+class SemiSupervised:
+    r"""The total objective :math:`\mathcal{T}`: bounds of all rows and the classification term.
+
+    Missing discrete labels are summed over, for every row: its image is encoded once and decoded in
+    each combination that its known labels allow.
+
+    With ``exact`` only the first rows of a batch are summed over, and of each other row one
+    combination is drawn from q. The mean over draws is the same, but a draw has no gradient with
+    respect to q. So the rows that are summed over count for all in the gradient of the
+    probabilities: they have the weight :math:`w + (B / \text{exact} - 1) (w - \bar{w})`, in which
+    :math:`\bar{w} = w` is held. Rows come in random order, so the gradient is right in the mean
+    over batches, with a variance that is larger by the same factor. It is for networks that cannot
+    decode so many images at once.
+
+    Args:
+        labelled: The bound of the image: the weight of its divergence over the training.
+        exact: Rows of a batch of which all combinations are decoded; by default all.
+        classify: The weight of the classification term; the bound is in nats for each pixel.
+        trusting: Whether imputed labels are trusted like recorded ones; by default by
+            :math:`1 - H`.
+    """
+
+    labelled: Labelled = field(default_factory=Labelled)
+    exact: int | None = None
+    classify: float = 0.1
+    trusting: bool = False
+
+    def __post_init__(self) -> None:
+        if self.exact is not None and self.exact < 1:
+            raise InputError(f"one row or more is summed over, not {self.exact}: q would not learn")
+
+    def __call__(
+        self, model: Inferring, x: Tensor, packed: Tensor, done: float, rng: torch.Generator
+    ) -> dict[str, Tensor]:
+        """The terms of the loss; see :data:`~cfscm.objective.Objective`."""
+        model.inference.eval()  # norms hold from here on: an image has its features in any company
+        pa, pixels = unpack(packed, model.names), x[0].numel()
+        e = self.evidence(model, x, pa, done, rng)
+        return {
+            "bound": partial(e).mean().float() / pixels,
+            "classification": self.classify * classification(e.rows).mean().float(),
+        }
+
+    def evidence(
+        self, model: Inferring, x: Tensor, pa: Parents, done: float, rng: torch.Generator
+    ) -> Evidence:
+        """What the equations are made of, for a batch with labels missing anywhere."""
+        rows = complete(model.inference, model.inference.features(x), pa, rng)
+        log_p = {n: m.log_prob(rows.pa[n], rows.pa) for n, m in model.mechanisms.items()}
+        image = self.image(model, x, rows, done, rng)
+        return Evidence(rows, image, log_p, torch.ones_like(image) if self.trusting else rows.trust)
+
+    def image(
+        self, model: Inferring, x: Tensor, rows: Completions, done: float, rng: torch.Generator
+    ) -> Tensor:
+        r"""The expected bound of each image, by sums or by a draw, shape (B,)."""
+        count = len(x) if self.exact is None else min(self.exact, len(x))
+        summed = torch.arange(len(x), device=x.device) < count
+        row, k = (rows.possible & summed[:, None]).nonzero().unbind(dim=1)
+        rest = (~summed).nonzero().squeeze(1)
+        weight = rows.weight[row, k]
+        weight = weight + (len(x) / count - 1) * (weight - weight.detach())
+        share = torch.cat((weight, torch.ones_like(rows.weight[rest, 0])))
+        if len(rest):
+            row, k = torch.cat((row, rest)), torch.cat((k, rows.draw(rng)[rest]))
+        c = encode(model.graph, {n: v[row, k] for n, v in rows.pa.items()}, model.names)
+        seen = rows.expected_code(model.names)
+        likelihood, kl = model.image.shared_terms(x, seen, c, row, rng)
+        bound = share * (likelihood - self.labelled.weight(done) * kl)
+        return torch.zeros_like(bound[: len(x)]).index_add(0, row, bound)
+
+
+def classify_only(
+    predictors: ParentPredictors, x: Tensor, packed: Tensor, done: float, rng: torch.Generator
+) -> dict[str, Tensor]:
+    """The classification term alone, by which training starts: on labels that are recorded."""
+    pa = unpack(packed, predictors.names)
+    rows = complete(predictors, predictors.features(x), pa, rng)
+    return {"classification": classification(rows).mean()}
+
+
+def pack(pa: Parents, names: Sequence[str]) -> Tensor:
+    """Labels as one matrix without NaN: values, 0 where missing, and which are known.
+
+    Args:
+        pa: The labels, each of shape (N,), NaN where missing.
+        names: Their order.
+
+    Returns:
+        The matrix, shape (N, 2 V).
+
+    Example:
+        >>> pack({"age": torch.tensor([50.0, torch.nan])}, ["age"])
+        tensor([[50.,  1.],
+                [ 0.,  0.]])
+    """
+    values = torch.stack([pa[name] for name in names], dim=1)
+    return torch.cat((values.nan_to_num(), values.isfinite().to(values.dtype)), dim=1)
+
+
+def unpack(packed: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    """Labels from the matrix that :func:`pack` made, NaN where missing."""
+    values, known = packed.chunk(2, dim=1)
+    filled = torch.where(known > 0, values, torch.nan)
+    return dict(zip(names, filled.unbind(dim=1), strict=True))

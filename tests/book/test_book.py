@@ -1,0 +1,131 @@
+"""The rendered book: every page is there, whole, linked, described, and needs no network."""
+
+import os
+import re
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import unquote
+
+import pytest
+import yaml
+from machine import own_paths
+
+ROOT = Path(__file__).parents[2]
+BOOK = Path(os.environ.get("CFCORE_BOOK", ROOT / "_build/html"))
+pytestmark = pytest.mark.skipif(not BOOK.is_dir(), reason="no book: run `make book` first")
+
+
+def pages() -> list[str]:
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
+    files = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    return [toc["root"], *files]
+
+
+class Anatomy(HTMLParser):
+    """What a page loads by itself, links to, can be linked at, shows, and says in scripts."""
+
+    LOADS: ClassVar = {"script": "src", "img": "src", "iframe": "src", "source": "src"}
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.images: list[dict[str, str | None]] = []
+        self.scripts = ""
+        self.tag = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tag = tag
+        self.anchors |= {given[key] for key in ("id", "name") if given.get(key)}
+        if tag in self.LOADS and given.get(self.LOADS[tag]):
+            self.loads.append(given[self.LOADS[tag]])
+        if tag == "link" and given.get("rel") in ("stylesheet", "preload", "icon"):
+            self.loads.append(given["href"])
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if tag == "img":
+            self.images.append(given)
+
+    def handle_data(self, data: str) -> None:
+        if self.tag == "script":
+            self.scripts += data
+
+
+@cache
+def anatomy(path: Path) -> Anatomy:
+    return Anatomy(path)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_page_of_the_contents_exists(page: str) -> None:
+    assert (BOOK / f"{page}.html").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("page", pages())
+def test_pages_load_nothing_from_outside_and_nothing_that_is_missing(page: str) -> None:
+    path = BOOK / f"{page}.html"
+    loads = anatomy(path).loads
+
+    assert [name for name in loads if re.match(r"(https?:)?//", name)] == []
+    local = [name.split("?")[0] for name in loads if not name.startswith("data:")]
+    assert local
+    assert [name for name in local if not (path.parent / name).is_file()] == []
+
+
+@pytest.mark.parametrize("page", pages())
+def test_scripts_in_pages_name_no_place_outside(page: str) -> None:
+    named = re.findall(r"(?:https?:)?//\w[\w.-]+\.\w+", anatomy(BOOK / f"{page}.html").scripts)
+
+    assert [name for name in named if not name.endswith("//www.w3.org")] == []
+
+
+def leads_somewhere(link: str, start: Path) -> bool:
+    """Whether a link inside the book finds its page and its place there."""
+    target, _, anchor = link.partition("#")
+    page = (start.parent / target.split("?")[0]).resolve() if target else start
+    return page.is_file() and (not anchor or unquote(anchor) in anatomy(page).anchors)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_inside_the_book_lead_somewhere(page: str) -> None:
+    path = BOOK / f"{page}.html"
+    inside = [link for link in anatomy(path).links if not re.match(r"[a-z]+:", link)]
+
+    assert inside
+    assert [link for link in inside if not leads_somewhere(link, path)] == []
+
+
+@pytest.mark.parametrize("page", pages())
+def test_images_are_described_for_those_who_do_not_see_them(page: str) -> None:
+    images = anatomy(BOOK / f"{page}.html").images
+
+    # Without a description Sphinx repeats the name of the file.
+    bare = [i["src"] for i in images if (i.get("alt") or "").strip() in ("", i["src"])]
+    assert bare == []
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page.startswith("notebooks/")])
+def test_notebooks_are_rendered_with_their_outputs(page: str) -> None:
+    text = (BOOK / f"{page}.html").read_text()
+
+    assert text.count('class="cell_output') >= 5
+    assert "<img" in text
+    assert "Traceback" not in text
+    assert (BOOK / f"_sources/{page}.ipynb").stat().st_size > 5_000
+
+
+def test_the_front_page_opens_the_book() -> None:
+    assert "book/index.html" in (BOOK / "index.html").read_text()
+
+
+def test_no_file_of_the_book_names_a_folder_of_the_machine_that_built_it() -> None:
+    files = [path for path in BOOK.rglob("*") if path.is_file()]
+    found = {path: own_paths(path.read_bytes().decode(errors="replace")) for path in files}
+
+    assert len(files) > len(pages())
+    assert {path: names for path, names in found.items() if names} == {}

@@ -1,0 +1,442 @@
+"""The interactive pages in a real browser: worked by hand, with the numbers of the package."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+import cfcore
+from cfbook.production.interactive.__main__ import write
+from cfbook.production.interactive.explorer import HOSPITAL, grey, one_of_each_kind, worlds
+from cfbook.production.interactive.playground import matrix
+from cfbook.study.cohorts import test_set as choose_patients
+from cfbook.study.recipes import patients, preset
+from cfchest.graph import paper_grid
+from cfcore.interventions import Grid
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = os.environ.get("CFCORE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium: install it, or set CFCORE_CHROMIUM"
+)
+
+ROOT = Path(__file__).parents[2]
+PROBE = Path(__file__).parent / "interactive.js"
+BOOK = preset("book")
+TOOLS = ("explorer", "playground")
+PAPER = (0.5, 0.25, 0.1)  # the tails that are always shown
+STILL = 0.01  # the layout shift that nobody sees
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rendered book, or one of these pages alone, with stubs of the chapters they link to."""
+    if os.environ.get("CFCORE_BOOK"):
+        return Path(os.environ["CFCORE_BOOK"]).absolute()
+    source = tmp_path_factory.mktemp("book")
+    shutil.copytree(ROOT / "book", source / "book")
+    shutil.copy(ROOT / "_config.yml", source)
+    pages = "".join((ROOT / f"book/{tool}.md").read_text() for tool in TOOLS)
+    chapters = sorted(set(re.findall(r"\.\./(notebooks/\w+)", pages)))
+    (source / "notebooks").mkdir()
+    for chapter in chapters:
+        cell = {"cell_type": "markdown", "metadata": {}, "source": f"# {chapter}"}
+        stub = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+        (source / f"{chapter}.ipynb").write_text(json.dumps(stub))
+    files = "".join(f"  - file: {name}\n" for name in ("book/playground", *chapters))
+    (source / "_toc.yml").write_text(f"format: jb-book\nroot: book/explorer\nchapters:\n{files}")
+    write(source / "book/_static", BOOK)
+    build = [Path(sys.executable).with_name("jupyter-book"), "build", source]
+    subprocess.run(build, check=True, capture_output=True)
+    return source / "_build/html"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    """The address of the book on a server of this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Browser, served: str) -> Iterator[Callable[..., Page]]:
+    """Open a tool in a window of its own and wait until it is ready."""
+    contexts = []
+
+    def go(tool: str, *, base: str = served, ready: bool = True, **options) -> Page:  # noqa: ANN003
+        context = chromium.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.complaints, page.requests = [], []
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("console", lambda m: page.complaints.append(m.text) if m.type == "error" else None)
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.add_init_script(path=PROBE)
+        page.route("**/*-data.js", lambda route: (time.sleep(0.4), route.continue_()))
+        page.goto(f"{base}/book/{tool}.html")
+        if ready:
+            page.wait_for_function(f"probe.said('{tool}')")
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+DESK = {"viewport": {"width": 1280, "height": 800}}
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+@pytest.mark.parametrize("window", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_pages_ask_nobody_complain_of_nothing_and_do_not_jump(
+    tool: str, window: dict, scheme: str, visit: Callable, served: str, site: Path
+) -> None:
+    base = served if scheme == "http" else site.as_uri()
+    page = visit(tool, base=base, **window)
+
+    assert [url for url in page.requests if not url.startswith((base, "data:", "blob:"))] == []
+    assert page.complaints == []
+    assert page.evaluate("window.shift") < STILL
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(wide) <= 0
+    assert page.locator(".still").is_hidden()
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_without_scripts_or_data_a_still_picture_stands_in(
+    tool: str, visit: Callable, chromium: Browser, served: str
+) -> None:
+    page = visit(tool, ready=False, java_script_enabled=False)
+    assert page.locator(".tool").is_hidden()
+    assert page.locator(".still img").is_visible()
+
+    page = chromium.new_page()
+    page.route("**/*-data.js", lambda route: route.abort())
+    page.goto(f"{served}/book/{tool}.html")
+    page.locator(".still img").wait_for()
+    assert page.locator(".tool").is_hidden()
+    assert page.evaluate("document.querySelector('.still img').decode().then(() => true)")
+    page.close()
+
+
+# The explorer.
+
+
+def risks(page: Page) -> dict[str, list[float]]:
+    """The table of the explorer: observed, true and learned probability by predictor."""
+    return page.evaluate("probe.risks()")
+
+
+def hear(page: Page, tool: str, words: str) -> None:
+    """Wait until a screen reader is told something that starts with these words."""
+    page.wait_for_function(f"probe.said('{tool}').startsWith('{words}')")
+
+
+def value(page: Page, control: str) -> str:
+    return page.locator(f"#{control}").input_value()
+
+
+def tab_to(page: Page, name: str) -> None:
+    """Press Tab until a control has the focus."""
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        if page.evaluate("probe.focused()") == name:
+            return
+    raise AssertionError(f"no way to {name} by Tab")
+
+
+def test_the_explorer_is_worked_by_keyboard(visit: Callable) -> None:
+    page = visit("explorer", **DESK)
+    first = risks(page)
+
+    tab_to(page, "explorer-patient")
+    page.keyboard.press("ArrowRight")
+    assert risks(page) != first
+    page.keyboard.press("ArrowLeft")
+    assert risks(page) == first
+
+    tab_to(page, "explorer-sex")
+    page.keyboard.press("ArrowDown")
+    tab_to(page, "explorer-age")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    slider = page.get_by_role("slider", name="What if: age")
+    assert slider.get_attribute("aria-valuetext") == "30 years"
+    hear(page, "explorer", "As a man of 30")
+    assert risks(page) != first
+
+    tab_to(page, "explorer-own")
+    page.keyboard.press("Enter")
+    assert risks(page) == first
+
+
+def drag(page: Page, selector: str, to: float) -> None:
+    """Drag the handle of a slider with a finger to a share of its length."""
+    slider = page.locator(selector)
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    low, high, now = (float(slider.evaluate(f"e => e.{part}")) for part in ("min", "max", "value"))
+    start, y = (now - low) / (high - low), box["y"] + box["height"] / 2
+    places = [box["x"] + 8 + share * (box["width"] - 16) for share in np.linspace(start, to, 8)]
+    finger = page.context.new_cdp_session(page)
+    for i, x in enumerate(places):
+        kind = "touchMove" if i else "touchStart"
+        points = [{"x": x, "y": y}]
+        finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+
+def test_the_explorer_is_worked_by_touch(visit: Callable) -> None:
+    page = visit("explorer", **PHONE)
+    first = risks(page)
+
+    page.get_by_role("radio", name="man of 81").tap()
+    assert risks(page) != first
+    page.get_by_role("radio", name="woman", exact=True).tap()
+    drag(page, "#explorer-age", 0.0)
+    assert value(page, "explorer-age") == "20"
+    hear(page, "explorer", "As a woman of 20")
+    page.get_by_role("button", name="Back to the patient").tap()
+    assert value(page, "explorer-age") == "80"
+
+
+def test_the_pictures_of_the_explorer_are_those_of_the_generators(visit: Callable) -> None:
+    data = choose_patients(HOSPITAL, BOOK, "balanced")
+    data = data.take(one_of_each_kind(data.table))
+    drawn = grey(worlds(patients(HOSPITAL, BOOK).oracle, data, paper_grid()))
+    page = visit("explorer", **DESK)
+    radios = page.locator("[name=explorer-patient]")
+
+    assert radios.count() == len(data) == 8
+    for row, sex, age in ((0, 0, 20), (3, 1, 90), (7, 0, 60)):
+        radios.nth(row).check()
+        page.locator(f"[name=explorer-sex][value='{sex}']").check()
+        page.locator("#explorer-age").fill(str(age))
+        world = 8 * sex + (age - 20) // 10
+        shown = page.locator("#explorer-truth").evaluate("probe.grey")
+        np.testing.assert_array_equal(np.reshape(shown, (64, 64)), drawn[row, world])
+        observed = page.locator("#explorer-observed").evaluate("probe.grey")
+        np.testing.assert_array_equal(np.reshape(observed, (64, 64)), grey(data[row])[0, 0])
+
+
+def test_what_the_explorer_suggests_can_be_seen(visit: Callable) -> None:
+    page = visit("explorer", **DESK)
+    own = risks(page)
+    suggestions = page.locator("button[data-try]")
+
+    suggestions.nth(0).click()
+    turned = risks(page)
+    assert abs(turned["unbiased"][1] - own["unbiased"][1]) < 0.1
+    assert own["sex bias 0.95"][1] - turned["sex bias 0.95"][1] > 0.5
+
+    suggestions.nth(1).click()
+    young = risks(page)
+    page.locator("#explorer-age").fill("90")
+    assert all(risks(page)[name][1] > young[name][1] + 0.1 for name in young)
+
+    suggestions.nth(2).click()
+    observed, true, learned = risks(page)["unbiased"]
+    assert abs(learned - observed) < 0.05 < 0.3 < observed - true
+
+
+# The playground.
+
+
+def numbers(rows: dict[str, list[str]], column: int) -> dict[str, float]:
+    """One column of the table of metrics: the chosen predictor, or the unbiased one."""
+    return {name: float(values[column]) for name, values in rows.items()}
+
+
+def shown(page: Page) -> dict[str, float]:
+    """The metrics of the chosen predictor on the page, with all their digits."""
+    return numbers(page.evaluate("probe.metrics()"), 0)
+
+
+@cache
+def table() -> list[cfcore.Predictions]:
+    """What the playground is made of."""
+    return list(matrix(BOOK).values())
+
+
+def expected(predictor: int, asked: dict[str, object], q: np.ndarray) -> dict[str, float]:
+    """The same from the package; the tail of the slider under the name it has on the page."""
+    one = table()[predictor]
+    alpha = asked["alpha"]
+    alphas = [*(other for other in PAPER if other != alpha), alpha]
+    rest = {"threshold": asked["threshold"], "alphas": alphas, "bins": asked["bins"]}
+    p_obs, p_cf = one.logit_obs.double().sigmoid(), one.logit_cf.double().sigmoid()
+    metrics = cfcore.evaluate(p_obs, p_cf, one.y, q=q, **rest)
+    own = f"R_CVaR_{alpha:.2f}"
+    return metrics | {"R_CVaR": metrics[own] if alpha in PAPER else metrics.pop(own)}
+
+
+def random_setting(rng: np.random.Generator) -> dict[str, object]:
+    weights = rng.integers(0, 61, size=16) * (rng.random(16) < rng.random())
+    weights[rng.integers(16)] += not weights.any()
+    return {
+        "predictor": int(rng.integers(6)),
+        "threshold": round(float(rng.random()), 2),
+        "alpha": float(rng.choice([0.0, 0.1, 1.0, round(float(rng.random()), 2)])),
+        "bins": int(rng.integers(2, 31)),
+        "q": str(rng.choice(["uniform", "empirical", "custom", "custom"])),
+        "weights": weights.tolist(),
+    }
+
+
+def target(asked: dict[str, object]) -> np.ndarray:
+    """The q of a setting."""
+    if asked["q"] == "custom":
+        return np.array(asked["weights"]) / np.sum(asked["weights"])
+    first = table()[0]
+    grid = Grid(first.grid)
+    own = {name: first.parents[name] for name in first.grid}
+    return (grid.empirical(own) if asked["q"] == "empirical" else grid).q.numpy()
+
+
+def test_two_hundred_random_settings_of_the_playground_agree_with_the_package(
+    visit: Callable,
+) -> None:
+    page, rng = visit("playground", **DESK), np.random.default_rng(8)
+    settings = [random_setting(rng) for _ in range(200)]
+    try_all = "settings => settings.map((one) => { probe.set(one); return probe.metrics(); })"
+    worst = 0.0
+
+    for asked, rows in zip(settings, page.evaluate(try_all, settings), strict=True):
+        for column, predictor in enumerate((asked["predictor"], 0)):
+            want, have = expected(predictor, asked, target(asked)), numbers(rows, column)
+            assert have.keys() == want.keys()
+            difference = {name: abs(have[name] - want[name]) for name in want}
+            assert max(difference.values()) < 1e-6, (asked, difference)
+            worst = max(worst, *difference.values())
+    print(f"largest difference {worst:.1e}")
+
+
+def test_the_playground_is_worked_by_keyboard(visit: Callable) -> None:
+    page = visit("playground", **DESK)
+    asked = {"threshold": 0.5, "alpha": 0.2, "bins": 10}
+    uniform = np.full(16, 1 / 16)
+
+    tab_to(page, "playground-predictor")
+    page.keyboard.press("Home")
+    assert value(page, "playground-predictor") == "0"
+    tab_to(page, "playground-threshold")
+    page.keyboard.press("ArrowRight")
+    tab_to(page, "playground-alpha")
+    page.keyboard.press("Home")
+    assert shown(page) == pytest.approx(
+        expected(0, asked | {"threshold": 0.51, "alpha": 0.0}, uniform)
+    )
+    assert shown(page)["R_CVaR"] == shown(page)["R_WC"]
+
+    tab_to(page, "playground-q")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("[name=playground-q]:checked").input_value() == "empirical"
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    assert page.locator("[name=playground-q]:checked").input_value() == "custom"
+    hear(page, "playground", "unbiased")
+
+    tab_to(page, "playground-patient")
+    before = page.locator("#playground-sentence").inner_text()
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#playground-sentence").inner_text() != before
+    assert page.evaluate("probe.focused()") == "playground-patient"
+
+
+def test_the_playground_is_worked_by_touch(visit: Callable) -> None:
+    page = visit("playground", **PHONE)
+
+    drag(page, "#playground-threshold", 0.9)
+    threshold = float(value(page, "playground-threshold"))
+    assert 0.8 < threshold < 1
+    page.get_by_role("radio", name="empirical").tap()
+    asked = {"threshold": threshold, "alpha": 0.2, "bins": 10, "q": "empirical"}
+    chosen = int(value(page, "playground-predictor"))
+    assert shown(page) == pytest.approx(expected(chosen, asked, target(asked)), abs=1e-6)
+
+    drag(page, "[data-world='3']", 1.0)
+    assert page.locator("[data-world='3']").input_value() == "60"
+    assert page.locator("[name=playground-q]:checked").input_value() == "custom"
+    page.locator("[name=playground-patient]").nth(4).tap()
+    assert page.locator("[name=playground-patient]").nth(4).is_checked()
+
+
+def test_the_list_of_the_playground_is_in_the_order_that_was_asked_for(visit: Callable) -> None:
+    page = visit("playground", **DESK)
+    page.locator("#playground-order").select_option("flips")
+    rates = [float(text.rstrip(" %")) for text in page.locator(".rows .flips").all_inner_texts()]
+
+    assert len(rates) == 320
+    assert rates == sorted(rates, reverse=True)
+    assert np.mean(rates) / 100 == pytest.approx(shown(page)["S_flip"], abs=0.005)
+
+
+def test_without_any_weight_the_playground_says_so(visit: Callable) -> None:
+    page = visit("playground", **DESK)
+    setting = {"predictor": 0, "threshold": 0.5, "alpha": 0.2, "bins": 10, "q": "custom"}
+    page.evaluate("probe.set", setting | {"weights": [0] * 16})
+
+    assert "nothing to average" in page.locator("#playground-hint").inner_text()
+    assert all(np.isnan(value) for value in shown(page).values())
+    page.evaluate("probe.set", setting | {"weights": [1] * 16})
+    assert shown(page)["R_IE"] == pytest.approx(expected(0, setting, np.full(16, 1 / 16))["R_IE"])
+    assert page.complaints == []
+
+
+def test_what_the_playground_suggests_can_be_seen(visit: Callable) -> None:
+    page = visit("playground", **DESK)
+    suggestions = page.locator("button[data-try]")
+
+    suggestions.nth(0).click()
+    tail = shown(page)
+    assert tail["R_CM"] < tail["R_orig"] < tail["R_CVaR"] <= tail["R_WC"]
+    suggestions.nth(1).click()
+    hidden = shown(page)
+    assert hidden["S_flip"] < tail["S_flip"] / 2
+    assert hidden["S_var"] == tail["S_var"]
+    suggestions.nth(2).click()
+    women = shown(page)
+    assert women["S_var"] < tail["S_var"] / 10
+    assert women["S_flip"] > 0.2
+    assert page.locator(".rows .who").first.inner_text().startswith("man")
+
+
+def test_what_the_pages_load_is_the_same_every_time(tmp_path: Path) -> None:
+    both = [[path.read_bytes() for path in write(tmp_path / name, BOOK)] for name in "ab"]
+
+    assert both[0] == both[1]
+    assert max(map(len, both[0])) < 500_000

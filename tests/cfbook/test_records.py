@@ -1,0 +1,140 @@
+"""Records of runs: complete, true, and beside the notebook, which stays as it is."""
+
+import hashlib
+import html
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import notebook
+
+from cfbook.production.notebooks import NotebookError, run
+from cfbook.production.records import content_hash, page, read_records
+from cfcore.checks import InputError
+from cfcore.cli import main
+
+NOTEBOOK = notebook(
+    'megabytes: int = 1  # to take\nseed: int = 7  # of nothing\nwords: str = "a"  # to print',
+    'block = b"1" * (megabytes * 1_000_000)\nassert megabytes, words',
+)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "small.md"
+    path.write_text(NOTEBOOK)
+    return path
+
+
+def recorded(source: Path, name: str, *words: str) -> dict:
+    """Run the notebook in a process of its own, and read its record."""
+    out = source.with_name(f"{name}.ipynb")
+    beside = source.with_name(f"{name}.provenance.json")
+    call = [sys.executable, "-m", "cfcore.cli", "run", str(source), str(out)]
+    call += ["--provenance", str(beside), *words]
+    subprocess.run(call, check=True, capture_output=True)
+    return json.loads(beside.read_text())
+
+
+def test_a_record_holds_what_made_the_notebook_and_what_it_took(source: Path) -> None:
+    small = recorded(source, "a")
+    large = recorded(source, "b", "-p", "megabytes", "400")
+
+    executed = source.with_name("a.ipynb").read_bytes()
+    assert small["executed"] == hashlib.sha256(executed).hexdigest()
+    assert small["source"] == hashlib.sha256(NOTEBOOK.encode()).hexdigest()
+    assert small["parameters"] == {"megabytes": 1, "seed": 7, "words": "a"}
+    assert large["parameters"]["megabytes"] == 400
+    assert (small["status"], small["seeds"]) == ("passed", {"seed": 7})
+    assert small["versions"]["torch"].startswith("2.")
+    assert 0 < small["minutes"] < 5
+    assert 300 < large["megabytes"] - small["megabytes"] < 600
+    for name in ("code", "data", "commit", "versions", "changed"):
+        assert small[name] == large[name]
+
+
+def test_the_notebook_is_the_same_with_a_record_and_without(source: Path) -> None:
+    outs = [source.with_name(f"{name}.ipynb") for name in "ab"]
+    run(source, outs[0], progress=False)
+    run(source, outs[1], progress=False, provenance=source.with_name("new") / "b.json")
+
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    assert not source.with_name("a.provenance.json").exists()
+    assert json.loads((source.with_name("new") / "b.json").read_text())["status"] == "passed"
+
+
+def test_a_run_that_failed_is_recorded_as_failed(source: Path) -> None:
+    out, beside = source.with_suffix(".ipynb"), source.with_suffix(".provenance.json")
+
+    with pytest.raises(NotebookError):
+        run(source, out, {"megabytes": 0}, progress=False, provenance=beside)
+
+    facts = json.loads(beside.read_text())
+    assert (facts["status"], facts["executed"]) == ("failed", None)
+    assert "AssertionError" in facts["error"]
+
+
+def test_any_change_of_data_changes_its_hash(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.csv").write_text("1")
+    (tmp_path / "sub/b.csv").write_text("2")
+    hashes = [content_hash(tmp_path)]
+    (tmp_path / "sub/b.csv").write_text("3")
+    hashes.append(content_hash(tmp_path))
+    (tmp_path / "sub/b.csv").rename(tmp_path / "sub/c.csv")
+    hashes.append(content_hash(tmp_path))
+
+    assert len(set(hashes)) == 3
+    assert content_hash(tmp_path) == hashes[-1]
+
+
+def test_the_page_tells_runs_that_passed_from_others_and_escapes_all(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = '<script>alert(1)</script> ``` | & "quoted"'
+    for name in ("good", "later"):
+        out = source.with_name(f"{name}.ipynb")
+        record = source.with_name(f"{name}.provenance.json")
+        run(source, out, {"words": wild}, progress=False, provenance=record)
+    with source.with_name("later.ipynb").open("a") as file:
+        file.write("\n")
+    source.with_name("alone.ipynb").write_text("{}")
+    source.with_name("gone.failed.ipynb").write_text("{}")
+
+    assert main(["provenance", str(source.parent)]) == 0
+
+    shown = capsys.readouterr().out
+    assert shown.startswith("```{raw} html\n") and shown.endswith("```\n\n")
+    assert shown.count("```") == 2
+    assert "<script" not in shown
+    assert json.dumps(wild) in html.unescape(shown)
+    cells = [line.split("</td><td>")[:2] for line in shown.splitlines() if "../notebooks" in line]
+    status = {first.split(">")[-2].removesuffix("</a"): second for first, second in cells}
+    found = {name: text.removesuffix("</td></tr>") for name, text in status.items()}
+    assert found == {"alone": "not recorded", "good": "passed", "later": "outdated"}
+
+
+def test_what_differs_between_runs_has_a_column_and_the_rest_is_told_once(source: Path) -> None:
+    for name in "ab":
+        record = source.with_name(f"{name}.provenance.json")
+        run(source, source.with_name(f"{name}.ipynb"), progress=False, provenance=record)
+    header = page(source.parent).splitlines()[2]
+    facts = json.loads(record.read_text())
+    record.write_text(json.dumps(facts | {"data": "f" * 64}))
+
+    assert "<th>data</th>" not in header and "<th>code</th>" not in header
+    shown = page(source.parent)
+    assert "<th>data</th>" in shown.splitlines()[2] and "<th>code</th>" not in shown.splitlines()[2]
+    assert f"<td>{'f' * 10}</td>" in shown
+    assert f"<tr><td>code</td><td>{facts['code'][:10]}</td></tr>" in shown
+
+
+def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no executed notebook"):
+        page(tmp_path)
+    (tmp_path / "a.ipynb").write_text("{}")
+    (tmp_path / "a.provenance.json").write_text("[1]")
+    with pytest.raises(InputError, match=r"a\.provenance\.json is not a record"):
+        read_records(tmp_path)

@@ -1,0 +1,249 @@
+"""What learned generators do to the tables, at the smallest size."""
+
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cfbook.study import claims, generators, probes, recipes, results, runs, tables
+from cfbook.study.cohorts import test_set
+from cfbook.study.design import criterion, read_design, reported
+from cfbook.study.learned import learned_studies
+from cfbook.study.runs import Member, Run, all_runs
+from cfbook.study.statistics import study, study_run
+from cfchest.graph import paper_grid
+from cfcore.checks import InputError
+from cfcore.marginalise import marginalise
+from cfscm.fitting import FittingConfig
+from cfscm.soundness import soundness
+from cfscm.training import TrainingConfig
+
+QUICK = recipes.preset(
+    "smoke",
+    trainings=1,
+    train=200,
+    training=TrainingConfig(epochs=1),
+    fitting=FittingConfig(steps=20, report=10),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of one generator, from nothing, in a folder of its own."""
+    place = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        runs = [r for r in all_runs(QUICK, "learned-0") if r.setting == "C->M"]
+        results.collect(runs, place, replicates=20)
+        results.collect_soundness(QUICK, [0], place, patients=16, noise_patients=16, draws=2)
+    return place
+
+
+def test_estimates_stand_in_the_rows_of_the_paper(folder: Path) -> None:
+    columns = [*tables.COLUMNS["stability"], "null_flip", "null_abs"]
+    learned = tables.learned_means("C->M", "natural", columns, folder=folder)
+    assert list(learned.index) == list(tables.published("C->M", "stability").index)
+    assert (learned["null_abs"] < 1e-3).all()  # the residual is held
+    assert tables.learned_means("C->C", "balanced", columns, folder=folder).empty
+    assert tables.learned_means("C->M", "natural", columns, folder=folder / "none").empty
+
+
+def test_estimates_read_back_are_those_of_the_predictions(folder: Path) -> None:
+    run = next(
+        r for r in all_runs(QUICK, "learned-0") if results.is_main(r) and r.setting == "C->M"
+    )
+    for q in ("uniform", "empirical"):
+        study = study_run(run, folder=folder / runs.FILLED, q=q, replicates=2)
+        kept = learned_studies("C->M", q=q, folder=folder)["learned-0"]
+        assert kept.members == study.members and set(kept.values) == set(study.values)
+        for name, values in study.values.items():
+            assert np.allclose(kept.values[name], values[:, :1], atol=1e-6, equal_nan=True)
+    both = [learned_studies("C->M", q=q, folder=folder) for q in ("uniform", "empirical")]
+    assert (
+        both[0]["learned-0"].values["S_var"].tolist()
+        != both[1]["learned-0"].values["S_var"].tolist()
+    )
+
+
+def test_kept_weights_suffice_for_the_empirical_q(tmp_path: Path, folder: Path) -> None:
+    table = pd.read_csv(folder / results.ESTIMATES)
+    whole = table[table.q == "empirical"].reset_index(drop=True)
+    biased = ~whole.family.isin(["basic", "logit"])
+    results.write_table(table[table.q == "uniform"], tmp_path / results.ESTIMATES)
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    for path in (folder / recipes.CACHE).glob("C-basic-seed0-*"):
+        shutil.copy(path, weights)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(results, "all_runs", lambda *a: [r for r in all_runs(*a) if "M" in r.setting])
+        results.collect_kept(QUICK, tmp_path, folder=weights)
+    kept = pd.read_csv(tmp_path / results.ESTIMATES)
+    kept = kept[kept.q == "empirical"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept, whole[~biased].reset_index(drop=True), atol=1e-5)
+
+
+def test_each_choice_stands_beside_uniform_q_with_the_same_trainings() -> None:
+    few = tables.trained(learned_studies("C->C")["learned-0"], [0])
+    assert few.seeds == [0] and len(few.members) < len(learned_studies("C->C")["learned-0"].members)
+    shown = tables.learned_variants("C->C", ["S_var"])
+    assert shown.count("learned-0; trainings: 0\n") == shown.count("empir.") == 1
+    assert shown.count("learned-0; trainings: 0, 1, 2\n") == shown.count("total") == 1
+    assert f"{few.column('S_var', 'sex', 0.95)[0, 0]:.3f}" in shown
+    assert "empir." not in tables.learned_variants("M->M", ["S_var"])
+
+
+def test_transitions_are_counted_for_learned_generators_too(folder: Path) -> None:
+    study = learned_studies("C->M", folder=folder)["learned-0"]
+    counted = tables.learned_means("C->M", None, ["R_IE"], counts=True, folder=folder)
+    assert counted.equals(tables.with_counts(study, tables.means(study, ["R_IE"])))
+
+
+def test_claims_without_studies_are_left_out(folder: Path) -> None:
+    found = results.learned_claims(folder=folder)
+    assert set(found.setting) == {"C->M"}
+    assert "variance-reduction" in set(found.claim)
+    assert "blind-spot" not in set(found.claim)
+    with pytest.raises(InputError, match="no studies"):
+        results.judge_known({})
+
+
+def test_the_widest_interval_decides(tmp_path: Path) -> None:
+    rows = {"claim": "risk-order", "setting": "C->C", "item": "R_IE - R_orig", "verdict": "any"}
+    ends = [(0.5, 0.1, 0.9), (0.3, -0.1, 0.7)]
+    frame = pd.DataFrame([rows | {"estimate": e, "low": a, "high": b} for e, a, b in ends])
+    results.write_table(frame, tmp_path / results.CLAIMS)
+    found = results.learned_claims(folder=tmp_path).iloc[0]
+    assert (found["learned"], found["learned low"], found["learned high"]) == (0.4, -0.1, 0.9)
+    assert found["learned verdict"] == "inconclusive"
+
+
+def test_small_numbers_survive_a_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"threshold": [1e-12, 0.5], "share": [1 / 3, 123.456]})
+    path = results.write_table(frame, tmp_path / "table.csv")
+    assert np.allclose(pd.read_csv(path), frame, rtol=1e-5, atol=0)
+
+
+def ties() -> set[tuple[str, str, str, str]]:
+    """Generator, claim, setting and item of comparisons in which both metrics are at their best."""
+    studies: dict[str, dict] = {}
+    for name, setting in runs.SETTINGS.items():
+        for testset, effect in product((setting.testset, *setting.shared), ("direct", "total")):
+            for who, found in learned_studies(name, testset, effect=effect).items():
+                studies.setdefault(who, {})[name, testset, effect] = found
+    every = set()
+    for (who, known), claim in product(studies.items(), read_design()["claims"]):
+        with suppress(KeyError):
+            outcomes = [outcome for outcome, _ in claims.outcomes(claim, known)]
+            every |= {(who, claim["id"], o.setting, o.item) for o in outcomes if claims.tied(o)}
+    return every
+
+
+def test_every_stored_verdict_follows_from_its_interval_and_the_design() -> None:
+    table = pd.read_csv(tables.RESULTS / results.CLAIMS)
+    by_name, tied = {claim["id"]: claim for claim in read_design()["claims"]}, ties()
+    assert len(table) > 300 and len(tied) > 0
+    for row in table.itertuples():
+        claim = by_name[row.claim]
+        threshold, above = criterion(claim, row.item)
+        assert (row.threshold, row.direction == "above") == (threshold, above), row
+        same = (row.generator, row.claim, row.setting, row.item) in tied
+        assert row.verdict == reported(claim, row.item, row.low, row.high, tied=same), row
+
+
+def test_verdicts_read_back_are_those_that_were_stored() -> None:
+    table = pd.read_csv(tables.RESULTS / results.CLAIMS)
+    read = results.learned_claims().set_index(["claim", "setting", "item"])["learned verdict"]
+    stored = table.groupby(["claim", "setting", "item"], sort=False).verdict.agg(set)
+    agreed = stored[stored.str.len() == 1].str.join("")
+    assert len(agreed) > 80
+    assert read[agreed.index].to_dict() == agreed.to_dict()
+
+
+def test_soundness_tells_of_truth_and_noise(folder: Path) -> None:
+    table = pd.read_csv(folder / results.SOUNDNESS)
+    errors = table[(table.axiom == "faithfulness") & (table.measure == "score difference")]
+    assert set(errors.classifier) == {"basic", "strong"}
+    assert (errors["oracle"] == 0).all() and (errors["identity"] > 0).any()
+    noise = pd.read_csv(folder / results.NOISE)
+    assert {"sigma2_gen", "mse", "squared_bias"} <= set(noise.columns)
+
+
+def test_readings_of_the_noise_are_compared_on_the_same_patients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = replace(QUICK, image=replace(QUICK.image, latents=(0, 0), prior="regressed"))
+    path = results.collect_readings(small, [0], tmp_path, patients=12)
+
+    table = pd.read_csv(path)
+    scores = table[table.measure == "score difference"].pivot_table(
+        index=["intervention", "classifier"], columns="reading", values=["value", "identity"]
+    )
+    assert set(scores.columns.levels[1]) == {"exogenous", "regressed", "conditional"}
+    assert (scores["identity"].nunique(axis=1) == 1).all()
+    assert (scores["value"].nunique(axis=1) > 1).all()
+    made = {path.name for path in (tmp_path / generators.CACHE).glob("*.safetensors")}
+    assert len(made) == 2  # exogenous and regressed are one training
+
+
+def test_judges_share_no_patient_with_the_experiments() -> None:
+    judge = probes.judges(QUICK)["sex"]
+    ours = recipes.patients("C", QUICK).pa["age"][:50].numpy()
+    theirs = judge.data()[0].table.age.to_numpy()[:50]
+    assert judge.cohort != QUICK.cohort and not np.isin(theirs, ours).any()
+    assert len({judge.file for judge in probes.judges(QUICK).values()}) == 4
+
+
+def test_committed_weights_reproduce_the_committed_soundness() -> None:
+    book = recipes.preset("book")
+    readers = {name: probes.obtain_judge(j) for name, j in probes.judges(book).items()}
+    found = soundness(
+        generators.obtain_generator(generators.GeneratorRecipe(book, seed=0)),
+        recipes.parts("C", book)["test"].take(range(300)),
+        classifiers=readers,
+        audited={"basic": recipes.obtain(recipes.Recipe(book)), "strong": readers["effusion"]},
+        truth=recipes.patients("C", book).oracle,
+        axioms=["faithfulness", "effectiveness"],
+        effects=["direct"],
+    )
+    keys = ["axiom", "intervention", "effect", "measure", "classifier"]
+    kept = pd.read_csv(tables.RESULTS / results.SOUNDNESS).fillna({"classifier": ""})
+    kept = kept[kept.generator == "learned-0"].set_index(keys)
+    found = found.set_index(keys)
+    assert len(found) > 20
+    for column in ("value", "identity", "floor"):
+        assert np.allclose(
+            found[column], kept.loc[found.index, column], atol=1e-3, rtol=1e-3, equal_nan=True
+        )
+
+
+def test_what_comes_with_the_project_is_found() -> None:
+    book = recipes.preset("book")
+    assert (generators.COMMITTED / generators.GeneratorRecipe(book).file).is_file()
+    for judge in probes.judges(book).values():
+        assert (probes.COMMITTED / judge.file).is_file()
+    assert len(tables.learned_means("C->M", "natural", ["S_var", "null_abs"])) == 10
+    assert list(learned_studies("C->M")) == ["learned-0", "learned-1", "learned-2"]
+    assert list(learned_studies("C->M", effect="total")) == ["learned-0"]
+    assert list(learned_studies("C->M", q="empirical")) == ["learned-0"]
+
+
+def test_committed_weights_reproduce_the_committed_estimates() -> None:
+    book = recipes.preset("book")
+    run = Run(book, "C->C", "balanced", generator="learned-0")
+    data = test_set("C", book, "balanced")
+    made = {m.name: r for m, r in run.recipes().items() if m == Member("basic", 0.0, 0)}
+    readers = {name: recipes.obtain(recipe) for name, recipe in made.items()}
+    said = marginalise(runs.find_generator(run), readers, data, paper_grid())
+    found = study({Member("basic", 0.0, 0): said["basic 0 seed 0"]}, replicates=2)
+    kept = learned_studies("C->C")["learned-0"]
+    row = kept.members.index(Member("basic", 0.0, 0))
+    assert set(found.values) == set(kept.values)
+    for name, values in found.values.items():
+        assert values[0, 0] == pytest.approx(kept.values[name][row, 0], abs=1e-3, rel=1e-2), name

@@ -1,0 +1,192 @@
+"""The experiments, from training to tables, at the smallest size."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cfbook.study import recipes, runs
+from cfbook.study.runs import Member, Run
+from cfbook.study.statistics import study_run
+from cfcore.bundle import load_bundle
+from cfcore.checks import InputError
+from cfcore.cli import main
+from cfscm import training
+from cfscm.networks import read_manifest
+
+SMOKE = recipes.preset("smoke", training=training.TrainingConfig(epochs=1), trainings=1)
+RUN = Run(SMOKE, "C->C", "shares-sex")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One test set, with its predictors really trained and really marginalised."""
+    place = tmp_path_factory.mktemp("runs")
+    runs.fill(RUN, place / RUN.file, predictors=place / "predictors")
+    return place
+
+
+def test_a_run_holds_its_chains_and_their_offsets(folder: Path) -> None:
+    found = runs.predictions(RUN, folder=folder)
+    families = {(m.family, m.strength) for m in found}
+    assert families == {
+        ("basic", 0.0), ("control sex", 0.95), *(("sex", s) for s in runs.STRENGTHS),
+        *(("logit", b) for b in runs.BETAS),
+    }  # fmt: skip
+    basic, offset = found[Member("basic", 0.0, 0)], found[Member("logit", 2.0, 0)]
+    women = basic.grid["sex"] == 1
+    moved = offset.logit_cf - basic.logit_cf.double()
+    assert torch.allclose(moved[:, women], torch.tensor(2.0, dtype=torch.float64))
+    assert moved[:, ~women].abs().max() == 0
+
+
+def test_the_oracle_changes_nothing_under_the_null_intervention(folder: Path) -> None:
+    for given in runs.predictions(RUN, folder=folder).values():
+        assert torch.equal(given.logit_null, given.logit_obs)
+
+
+def test_a_run_that_is_there_is_not_computed_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "fill", None)
+    result = study_run(RUN, folder=folder, replicates=20)
+    assert result.column("S_var", "sex", 0.95).shape == (1, 21)
+    assert study_run(RUN, folder=folder, q="empirical", replicates=2).seeds == [0]
+    with pytest.raises(InputError, match="uniform or empirical"):
+        study_run(RUN, folder=folder, q="flat")
+
+
+def test_a_control_has_as_many_images_as_its_bias_leaves(folder: Path) -> None:
+    made = RUN.recipes()
+    biased, control = made[Member("sex", 0.95, 0)], made[Member("control sex", 0.95, 0)]
+    place = folder / "predictors"
+    sizes = [read_manifest(place / r.file)["notes"]["images"] for r in (biased, control)]
+    assert sizes[0] == sizes[1] < SMOKE.train
+
+
+def test_files_are_named_by_what_made_them() -> None:
+    files = {run.file for run in runs.all_runs(SMOKE)}
+    others = [
+        Run(recipes.preset("smoke", cohort=7), "C->C", "balanced"),
+        Run(recipes.preset("smoke", patients=50), "C->C", "balanced"),
+        Run(recipes.preset("smoke", trainings=2), "C->C", "balanced"),
+        Run(SMOKE, "C->C", "balanced", generator="other"),
+    ]
+    assert len(files) == 10
+    assert not files & {run.file for run in others}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("M->C", "balanced"), "no setting"),
+        (("C->M", "balanced"), "is tested on natural"),
+        (("C->C", "balanced", "sideways"), "effect"),
+    ],
+)
+def test_impossible_runs_are_refused(words: tuple, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Run(SMOKE, *words)
+
+
+def test_the_shell_trains_and_fills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--preset", "smoke", "--out", str(tmp_path)]
+    assert main(["predictor", *words, "--family", "sex", "--strength", "0.9", "--seed", "1"]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert read_manifest(path)["notes"]["recipe"]["strength"] == 0.9
+    before = path.stat().st_mtime_ns
+    assert main(["predictor", *words, "--family", "sex", "--strength", "0.9", "--seed", "1"]) == 0
+    assert path.stat().st_mtime_ns == before
+    assert main(["setting", *words, "--setting", "M->C"]) == 2
+    assert "M->C" in capsys.readouterr().err
+    assert main(["predictor", *words, "--family", "sex"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seed", "-1"], "seed is 0 or more"),
+        (["--images", "100000"], "100000 training images asked for, 800 are there"),
+        (["--device", "nonsense"], "'nonsense' cannot be used here"),
+    ],
+)
+def test_the_shell_refuses_a_predictor_that_cannot_be_trained(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predictor", "--preset", "smoke", "--out", str(tmp_path / "new"), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not list((tmp_path / "new").glob("*"))
+
+
+def test_the_shell_fills_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["setting", "--preset", "smoke", "--testset", "shares-age", "--trainings", "1"]
+    words += ["--predictors", str(tmp_path), "--out", str(tmp_path)]
+    assert main(words) == 0
+    path = Path(capsys.readouterr().out.strip().splitlines()[-1])
+    assert len(load_bundle(path)) == 5
+
+
+def test_a_failed_training_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([0.7])
+    validate = training.validate
+
+    def twice(*arguments: object) -> tuple[float, float]:
+        loss, score = validate(*arguments)
+        return (loss if next(losses, None) else float("nan")), score
+
+    monkeypatch.setattr(training, "validate", twice)
+    recipe = recipes.Recipe(recipes.preset("smoke"))
+    with pytest.raises(FloatingPointError, match="epoch 2"):
+        recipes.make(recipe, tmp_path / recipe.file)
+    kept = next(tmp_path.glob("*.failed.safetensors"))
+    notes = read_manifest(kept)["notes"]
+    assert len(notes["history"]) == 1 and "epoch 2" in notes["error"]
+    assert not (tmp_path / recipe.file).exists()
+
+
+def test_the_workflow_knows_every_job() -> None:
+    root = Path(__file__).parents[2]
+    words = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run", "--quiet", "rules"]
+    words += ["--config", "preset=smoke", "trainings=1"]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+BOOK = list(runs.all_runs(recipes.preset("book")))
+
+
+@pytest.mark.parametrize("run", BOOK, ids=lambda run: run.name)
+def test_the_predictions_of_the_book_are_committed(run: Run) -> None:
+    path = runs.COMMITTED / run.file
+    assert path.is_file(), "the book preset has changed: run the experiments again"
+    assert path.stat().st_size < 5_000_000
+    bundle = load_bundle(path)
+    assert list(bundle) == [member.name for member in run.recipes()]
+    for given in bundle.values():
+        assert len(given) == 1000
+        assert torch.equal(given.logit_null, given.logit_obs)
+        assert {"commit", "table", "versions", "recipe"} <= given.provenance.keys()
+
+
+def test_committed_data_stay_small() -> None:
+    files = [path for path in (runs.COMMITTED.parent).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 35_000_000
+    assert sum(path.stat().st_size for path in runs.COMMITTED.iterdir()) < 20_000_000
+    assert max(path.stat().st_size for path in files) < 5_000_000
+
+
+def test_committed_weights_give_the_committed_predictions() -> None:
+    run = BOOK[0]
+    member = Member("sex", 0.95, 0)
+    given = runs.predictions(run)[member]
+    data = runs.test_set("C", run.preset, run.testset).take(range(12))
+    again = runs.marginalise(
+        recipes.patients("C", run.preset).oracle,
+        {"again": recipes.obtain(run.recipes()[member])},
+        data,
+        runs.paper_grid(),
+    )["again"]
+    assert again.patient == given.patient[:12]
+    torch.testing.assert_close(again.logit_cf, given.logit_cf[:12], atol=1e-4, rtol=1e-4)

@@ -1,0 +1,186 @@
+"""Statistics of several predictors, by two routes each."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+from cfbook.study.runs import Member
+from cfbook.study.statistics import Study, study
+from cfbook.theory import estimators
+from cfchest.graph import paper_grid
+from cfcore import metrics
+from cfcore.predictions import Predictions
+
+N, REPLICATES = 240, 40
+STANDARD = ("R_orig", "R_IE", "R_WC", "ECE_marg", "S_var", "S_flip", "S_rank", "tau_b")
+
+
+def made_up(member: Member, bias: float) -> Predictions:
+    """Scores that know the label, and answer to sex by ``bias`` and to age a little."""
+    people = np.random.default_rng(5)
+    y = people.random(N) < 0.35
+    sex, age = people.integers(2, size=N), people.uniform(20, 90, N)
+    race = people.integers(3, size=N)
+    own = np.random.default_rng(100 + member.seed).normal(scale=1.2, size=N)
+    grid = paper_grid()
+    score = 2.5 * y - 1.5 + own + 0.3 * people.normal(size=N)
+
+    def respond(s: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return bias * s + 0.01 * (a - 55)
+
+    worlds = respond(grid.values["sex"].numpy(), grid.values["age"].numpy())
+    observed = score + respond(sex, age)
+    return Predictions(
+        logit_obs=torch.tensor(observed),
+        logit_null=torch.tensor(observed),
+        logit_cf=torch.tensor(score[:, None] + worlds),
+        grid=grid.values,
+        y=torch.tensor(y.astype(int)),
+        parents={
+            "sex": torch.tensor(sex),
+            "age": torch.tensor(age),
+            "race": torch.tensor(race),
+        },
+        patient=list(range(N)),
+    )
+
+
+@pytest.fixture(scope="module")
+def given() -> dict[Member, Predictions]:
+    kinds = [("basic", 0.0, 0.0), ("sex", 0.8, 1.0)]
+    members = {Member(f, s, seed): bias for f, s, bias in kinds for seed in range(3)}
+    return {member: made_up(member, bias) for member, bias in members.items()}
+
+
+@pytest.fixture(scope="module")
+def found(given: dict[Member, Predictions]) -> Study:
+    return study(given, replicates=REPLICATES, rank_replicates=10)
+
+
+def resampled(given: Predictions, which: int) -> Predictions:
+    """The patients of one replicate, drawn as the bootstrap draws them."""
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(N, size=(REPLICATES, N))[which]
+    rows = torch.from_numpy(np.sort(drawn))
+    return replace(
+        given,
+        **{
+            name: getattr(given, name)[rows]
+            for name in ("logit_obs", "logit_null", "logit_cf", "y")
+        },
+        parents={name: values[rows] for name, values in given.parents.items()},
+        patient=None,
+    )
+
+
+@pytest.mark.parametrize("name", STANDARD)
+@pytest.mark.parametrize("which", [0, 7])
+def test_a_replicate_is_the_metric_of_resampled_patients(
+    name: str, which: int, given: dict[Member, Predictions], found: Study
+) -> None:
+    for i, predictions in enumerate(given.values()):
+        again = resampled(predictions, which).evaluate()[name]
+        assert found.values[name][i, 1 + which] == pytest.approx(again, rel=1e-9)
+        assert found.values[name][i, 0] == pytest.approx(predictions.evaluate()[name], rel=1e-9)
+
+
+def test_areas_are_those_of_scikit_learn(given: dict[Member, Predictions], found: Study) -> None:
+    for i, predictions in enumerate(given.values()):
+        for column, rows in ((0, predictions), (4, resampled(predictions, 3))):
+            y, score, sex = rows.y.numpy(), rows.logit_obs.numpy(), rows.parents["sex"].numpy()
+            by_sex = [roc_auc_score(y[sex == s], score[sex == s]) for s in (0, 1)]
+            assert found.values["AUC"][i, column] == pytest.approx(roc_auc_score(y, score))
+            assert found.values["AUC_women"][i, column] == pytest.approx(by_sex[1])
+            assert found.values["gap_sex"][i, column] == pytest.approx(abs(np.subtract(*by_sex)))
+
+
+def test_calibration_in_the_target_population_pools_all_worlds(
+    given: dict[Member, Predictions], found: Study
+) -> None:
+    for i, rows in enumerate(given.values()):
+        p, y = rows.logit_cf.sigmoid(), rows.y[:, None].expand(-1, 16)
+        pooled = metrics.expected_calibration_error(p.flatten(), y.flatten(), 10)
+        assert found.values["ECE_q"][i, 0] == pytest.approx(pooled.item())
+
+
+def test_attributes_and_interaction_add_up_to_the_variance(found: Study) -> None:
+    parts = [found.values[f"S_var_{name}"][:, 0] for name in ("sex", "age")]
+    rest = found.values["S_var"][:, 0] - sum(parts)
+    assert (rest > -1e-12).all() and (rest < parts[1]).all()
+
+
+def test_an_attribute_that_is_ignored_has_no_variance(found: Study) -> None:
+    assert found.column("S_var_sex", "basic").max() < 1e-20
+    assert (found.column("S_var_sex", "sex", 0.8) > 1e-3).all()
+
+
+def test_subgroup_variances_agree_with_the_estimators(
+    given: dict[Member, Predictions], found: Study
+) -> None:
+    rows = next(iter(given.values()))
+    nearest = paper_grid().nearest({name: rows.parents[name] for name in ("sex", "age")})
+    p, observed = rows.logit_cf.sigmoid(), rows.logit_obs.sigmoid()
+    ratios = [
+        estimators.counterfactual_mean(p[:, k]).variance
+        / estimators.observational_mean(observed, nearest == k).variance
+        for k in range(16)
+        if (nearest == k).sum() >= 10
+    ]
+    assert found.values["variance_ratio"][0, 0] == pytest.approx(max(ratios).item())
+
+
+def test_score_gaps_are_within_a_label(given: dict[Member, Predictions], found: Study) -> None:
+    rows = list(given.values())[-1]
+    score, sex, y = rows.logit_obs.sigmoid(), rows.parents["sex"], rows.y
+    gaps = [
+        score[(sex == 1) & (y == label)].mean() - score[(sex == 0) & (y == label)].mean()
+        for label in (0, 1)
+    ]
+    assert found.values["score_sex"][-1, 0] == pytest.approx(abs(sum(gaps).item() / 2))
+
+
+def test_a_training_is_left_out_whole(found: Study) -> None:
+    fewer = found.without(1)
+
+    assert fewer.seeds == [0, 2] and len(fewer.members) == 4
+    for name in found.values:
+        both = found.column(name, "sex", 0.8)[[0, 2], :1]
+        assert np.array_equal(fewer.column(name, "sex", 0.8), both, equal_nan=True)
+
+
+def test_the_interval_of_the_mean_holds_patients_and_trainings(found: Study) -> None:
+    row = found.summary().set_index(["metric", "family"]).loc["R_orig", "basic"]
+    values = found.column("R_orig", "basic")
+
+    low, high = np.quantile(values.mean(axis=0)[1:], [0.025, 0.975])  # of patients
+    reach = stats.t.ppf(0.975, 2) * values[:, 0].std(ddof=1) / 3**0.5  # of trainings
+    mean = values[:, 0].mean()
+    assert row.low == pytest.approx(mean - np.hypot(mean - low, reach))
+    assert row.high == pytest.approx(mean + np.hypot(high - mean, reach))
+
+
+def test_of_one_training_the_interval_is_that_of_its_patients(
+    given: dict[Member, Predictions],
+) -> None:
+    member = next(iter(given))
+    alone = study({member: given[member]}, replicates=REPLICATES, rank_replicates=10).summary()
+
+    plain = given[member].bootstrap(replicates=REPLICATES, rank_replicates=10).set_index("metric")
+    ends = alone.set_index("metric").loc[plain.index, ["low", "high"]]
+    np.testing.assert_allclose(ends, plain[["low", "high"]], rtol=1e-9)
+    assert alone.spread.isna().all()
+    assert set(alone.metric) == set(study({member: given[member]}, replicates=2).values)
+
+
+def test_studies_and_reports_take_the_bias_of_resampling_off_alike(found: Study) -> None:
+    summary = found.summary().set_index(["metric", "family"])
+    values = found.column("ECE_orig", "basic").mean(axis=0)
+
+    # Resampled errors are larger; the interval lies on the other side of the estimate.
+    assert values[1:].mean() > values[0]
+    row = summary.loc["ECE_orig", "basic"]
+    assert (row.low + row.high) / 2 < values[0]

@@ -1,0 +1,223 @@
+"""The students' edition: nothing of a solution is left, anywhere, and its notebooks run."""
+
+import ast
+import html
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copy, copytree
+
+import nbformat
+import pytest
+from machine import all_paths
+
+from cfbook.production.notebooks import NotebookError, read, run
+from cfbook.production.student import CELL, strip, students_edition, without_solutions
+from cfcore.cli import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted((ROOT / "notebooks").glob("*.md")), ROOT / "book/selfcheck.md"]
+QUICK = ("audit", "metrics")
+BOX = re.compile(
+    r"^:::\{admonition\} (?:Solution|Answer)\n:class: dropdown\n(.*?)^:::$",
+    re.MULTILINE | re.DOTALL,
+)
+ASKED = re.compile(r"^:::\{admonition\} (?:Exercise|Question)\b", re.MULTILINE)
+WORDS = 6
+
+
+def texts(page: str) -> list[str]:
+    """What stands in the solutions of a page, found by another route than the one under test."""
+    return BOX.findall(page)
+
+
+def phrases(solution: str) -> set[str]:
+    """Runs of plain words, which no rendering changes."""
+    runs = re.findall(rf"(?:[A-Za-z]+ ){{{WORDS - 1}}}[A-Za-z]+", re.sub(r"\s+", " ", solution))
+    return set(runs)
+
+
+def readable(path: Path) -> str:
+    """All words of a file: of a page without its tags, of a notebook without its quotes."""
+    text = path.read_text(errors="replace")
+    if path.suffix == ".ipynb":
+        text = " ".join("".join(cell["source"]) for cell in json.loads(text)["cells"]) + text
+    if path.suffix == ".html":
+        text = html.unescape(re.sub(r"<[^>]+>", "", text)) + text
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_exercise_has_a_solution_that_is_taken_out(path: Path) -> None:
+    page = path.read_text()
+    asked = ASKED.findall(page)
+
+    assert len(texts(page)) == len(asked) >= 2
+    assert page.count(":class: dropdown") == len(asked), "a hidden box of another name"
+    left = without_solutions(page)
+    assert all(solution not in left for solution in texts(page))
+    assert ASKED.findall(left) == asked
+    assert [line for line in left.splitlines() if line not in page.splitlines()] == []
+    boxes = len(CELL.sub("", page)) - len(left)
+    assert sum(map(len, texts(page))) > 0.8 * boxes - 60 * len(asked)
+    assert "solution]" not in left and not re.search(r"# .*\bsolution", left)
+
+
+def test_cells_that_check_a_solution_go_with_it() -> None:
+    page = "a\n```{code-cell} ipython3\n:tags: [solution]\n\nassert secret\n```\nb\n"
+    assert without_solutions(page) == "a\nb\n"
+    cells = [
+        {"cell_type": "code", "source": ["assert secret"], "metadata": {"tags": ["solution"]}},
+        {"cell_type": "code", "source": ["shown"], "metadata": {}},
+    ]
+    left = strip(json.dumps({"cells": cells}).encode(), ".ipynb")
+    assert [cell["source"] for cell in json.loads(left)["cells"]] == [["shown"]]
+
+
+@pytest.mark.parametrize("name", [path.stem for path in PAGES[:-1]])
+def test_every_chapter_has_questions_to_check_oneself_with(name: str) -> None:
+    page = (ROOT / "book/selfcheck.md").read_text()
+    sections = [part for part in page.split("\n## ") if f"(../notebooks/{name})" in part]
+
+    assert len(sections) == 1
+    assert len(texts(sections[0])) in (2, 3)
+    title = re.search(r"^# (.+)$", (ROOT / f"notebooks/{name}.md").read_text(), re.MULTILINE)[1]
+    assert sections[0].startswith(title)
+
+
+def test_boxes_with_code_of_other_fences_and_inside_quotes_are_taken_out_whole() -> None:
+    text = "\n".join(
+        [
+            "before",
+            "::::{admonition} Solution to 1",
+            ":::{note}",
+            "inner",
+            ":::",
+            "```python",
+            "secret()",
+            "```",
+            "::::",
+            "```{admonition} answer",
+            "secret",
+            "```",
+            "> :::{dropdown} Solution",
+            "> secret",
+            "> :::",
+            "```{solution} an-exercise",
+            "secret",
+            "```",
+            ":::{admonition} Solutions of equations",
+            "kept",
+            ":::",
+        ]
+    )
+
+    assert without_solutions(text).splitlines() == ["before", *text.splitlines()[-3:]]
+
+
+def test_a_box_that_is_not_closed_is_refused_by_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.md").write_text("one\n:::{admonition} Solution\ntwo\n")
+
+    with pytest.raises(NotebookError, match=r"a\.md: a solution is opened by ::: and never"):
+        students_edition(tmp_path / "in", tmp_path / "out")
+    assert main(["student", str(tmp_path / "none"), str(tmp_path / "out")]) == 2
+    assert "none: there is no such folder" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources of a small book with its own configuration: two chapters and the questions."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "notebooks").mkdir()
+    for name in QUICK:
+        copy(ROOT / f"notebooks/{name}.ipynb", folder / "notebooks")
+    copytree(ROOT / "book", folder / "book")
+    copy(ROOT / "_config.yml", folder)
+    page = (ROOT / "book/selfcheck.md").read_text()
+    (folder / "book/selfcheck.md").write_text(re.sub(r"For \[\]\(.*", "", page))
+    chapters = [f"  - file: notebooks/{name}" for name in QUICK]
+    toc = ["format: jb-book", "root: book/selfcheck", "chapters:", *chapters]
+    (folder / "_toc.yml").write_text("\n".join(toc) + "\n")
+    return folder
+
+
+def render(folder: Path) -> Path:
+    call = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build"]
+    shown = subprocess.run([*call, str(folder)], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    return folder / "_build/html"
+
+
+def test_no_word_of_a_solution_is_in_the_rendered_edition_and_all_are_in_the_book(
+    sources: Path, tmp_path: Path
+) -> None:
+    pages = [*(ROOT / f"notebooks/{name}.md" for name in QUICK), ROOT / "book/selfcheck.md"]
+    solutions = [text for page in pages for text in texts(page.read_text())]
+    # What the text of the chapter says as well is no solution.
+    open_text = " ".join(re.sub(r"\s+", " ", without_solutions(p.read_text())) for p in pages)
+    secrets = {p for text in solutions for p in phrases(text) if p not in open_text}
+    assert len(secrets) > 2 * len(solutions)
+
+    students_edition(sources, tmp_path / "student")
+    books = {"whole": render(sources), "student": render(tmp_path / "student")}
+
+    found = {}
+    for name, book in books.items():
+        files = [path for path in book.parent.parent.rglob("*") if path.is_file()]
+        kinds = {".html", ".ipynb", ".md", ".js", ".txt", ".json"}
+        words = [readable(path) for path in files if path.suffix in kinds]
+        found[name] = {phrase for phrase in secrets if any(phrase in text for text in words)}
+        index = (book / "searchindex.js").read_text()
+        assert ('"solut"' in index) is (name == "whole")
+        assert (book / "_sources/notebooks/metrics.ipynb").is_file()
+    assert found == {"whole": secrets, "student": set()}
+
+
+@pytest.fixture(scope="module")
+def edition(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The notebooks of the students' edition as they are now, far from the checkout."""
+    whole, folder = tmp_path_factory.mktemp("all"), tmp_path_factory.mktemp("students")
+    for path in PAGES[:-1]:
+        nbformat.write(read(path), whole / f"{path.stem}.ipynb")
+    students_edition(whole, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", [path.stem for path in PAGES[:-1]])
+def test_no_chapter_of_the_edition_reads_a_file_beside_itself(name: str, edition: Path) -> None:
+    cells = nbformat.read(edition / f"{name}.ipynb", as_version=4).cells
+    words = [
+        node.value
+        for cell in cells
+        if cell.cell_type == "code"
+        for node in ast.walk(ast.parse(cell.source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+
+    # The project's data are asked for through the package, whatever folder this is.
+    words = [word for word in words if f'data_file("{word}")' not in source]
+    assert words
+    place = re.compile(r"\.{0,2}/\w|(data|runs|book|notebooks)/")
+    assert [word for word in words if place.match(word)] == []
+    assert not re.search(r"\b(read_\w+|open|Path)\(f?[\"']", source)
+
+
+@pytest.mark.parametrize("name", ["audit", "method", "metrics", "phantom"])
+def test_notebooks_of_the_edition_run_in_a_folder_of_their_own(name: str, edition: Path) -> None:
+    path = edition / f"{name}.ipynb"
+    before = nbformat.read(path, as_version=4)
+    nbformat.validate(before)
+
+    executed = nbformat.read(run(path, edition / "out/again.ipynb", progress=False), as_version=4)
+
+    text = "\n".join(cell.source for cell in executed.cells)
+    assert ASKED.search(text) and "} Solution" not in text
+    kinds = [cell.cell_type for cell in executed.cells]
+    assert kinds.count("code") == [cell.cell_type for cell in before.cells].count("code") > 5
+    assert all_paths((edition / "out/again.ipynb").read_text()) == []

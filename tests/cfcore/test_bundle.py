@@ -1,0 +1,89 @@
+"""Many predictors in one file."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cfchest.data import from_phantom
+from cfchest.offsets import LogitOffset, offset
+from cfchest.phantom import Phantom
+from cfcore.bundle import load_bundle, save_bundle
+from cfcore.checks import InputError
+from cfcore.interventions import Grid
+from cfcore.marginalise import marginalise
+from cfcore.predictions import Predictions
+from cfscm.networks import PredictorConfig, build
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Predictions]:
+    """A network and its offsets, really marginalised over a few patients of the phantom."""
+    cohort = Phantom(32).sample(12, hospital="C", seed=2027)
+    base = build(PredictorConfig(width=8), seed=0).eval()
+    readers = {"base": base, "+0.5": LogitOffset(base, 0.5), "+2": LogitOffset(base, 2.0)}
+    grid = Grid.product({"sex": [0, 1], "age": [30, 60]})
+    return marginalise(cohort.oracle, readers, from_phantom(cohort), grid)
+
+
+def test_a_bundle_comes_back_as_it_went(found: dict[str, Predictions], tmp_path: Path) -> None:
+    back = load_bundle(save_bundle(found, tmp_path / "b.safetensors"))
+
+    assert list(back) == list(found)
+    for name, given in found.items():
+        for part in ("logit_obs", "logit_null", "logit_cf", "q", "y"):
+            assert torch.equal(getattr(back[name], part), getattr(given, part))
+        assert back[name].patient == given.patient
+        assert back[name].provenance == given.provenance
+        assert back[name].evaluate() == given.evaluate()
+
+
+def test_a_bundle_is_the_same_bytes_every_time(
+    found: dict[str, Predictions], tmp_path: Path
+) -> None:
+    first = save_bundle(found, tmp_path / "a.safetensors").read_bytes()
+    assert save_bundle(found, tmp_path / "b.safetensors").read_bytes() == first
+
+
+@pytest.mark.parametrize("beta", [0.5, 2.0])
+def test_an_offset_is_derived_as_if_it_had_been_run(
+    beta: float, found: dict[str, Predictions]
+) -> None:
+    derived, run = offset(found["base"], beta), found[f"+{beta:g}"]
+
+    for part in ("logit_obs", "logit_null", "logit_cf"):
+        ours, theirs = getattr(derived, part).float(), getattr(run, part)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": [0.4, 0.2, 0.2, 0.2]}, "another q"),
+        ({"grid": {"sex": torch.zeros(4), "age": torch.zeros(4)}}, "another grid"),
+        ({"y": torch.zeros(12, dtype=torch.long)}, "labels"),
+        ({"patient": [str(i) for i in range(12)]}, "about"),
+    ],
+)
+def test_predictions_about_other_things_are_refused(
+    change: dict, message: str, found: dict[str, Predictions], tmp_path: Path
+) -> None:
+    other = replace(found["+2"], **change)
+    with pytest.raises(InputError, match=message):
+        save_bundle({"base": found["base"], "other": other}, tmp_path / "b.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_bundle_is_named(found: dict[str, Predictions], tmp_path: Path) -> None:
+    path = save_bundle(found, tmp_path / "b.safetensors")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"b\.safetensors"):
+        load_bundle(path)
+    single = found["base"].save(tmp_path / "single.safetensors")
+    with pytest.raises(InputError, match="not a bundle"):
+        load_bundle(single)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        load_bundle(tmp_path / "nowhere.safetensors")
+    with pytest.raises(InputError, match="needs a predictor"):
+        save_bundle({}, tmp_path / "empty.safetensors")

@@ -1,0 +1,307 @@
+"""What users pass to marginalise: predictors, labels, effects, devices and interventions."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cfbook.job import imported
+from cfchest.data import Dataset
+from cfchest.offsets import LogitOffset
+from cfcore import InputError
+from cfcore.generator import Parents
+from cfcore.graph import CausalGraph, Variable
+from cfcore.interventions import Grid
+from cfcore.marginalise import marginalise
+from cfscm.networks import PredictorConfig, build
+
+GRID = Grid.product({"sex": [0, 1]})
+N = 12
+
+
+class Shaded:
+    """A generator that explains the mean of each sex, and holds the rest as a residual."""
+
+    def abduct(
+        self, x: Tensor, pa: Parents, *, index: Tensor | None = None, rng: object = None
+    ) -> dict[str, Tensor]:
+        return {"residual": x - self.mean(pa)}
+
+    def predict(self, noise: dict[str, Tensor], pa: Parents) -> Tensor:
+        return self.mean(pa) + noise["residual"]
+
+    def mean(self, pa: Parents) -> Tensor:
+        return 0.4 + 0.2 * pa["sex"][:, None, None, None]
+
+
+class Acting(Shaded):
+    def act(self, pa: Parents, do: Parents, *, effect: str) -> Parents:
+        return {**pa, **do}
+
+
+def logit(x: Tensor, pa: Parents) -> Tensor:
+    return 20 * (x.mean(dim=(1, 2, 3)) - 0.5)
+
+
+def head(outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs)).eval()
+
+
+@pytest.fixture
+def data() -> Dataset:
+    people = pd.DataFrame({"patient": range(N), "sex": [0, 1] * 6, "age": 50})
+    people = people.assign(effusion=[0, 0, 1, 1] * 3, cardiomegaly=[1, 0, 0] * 4)
+    return Dataset(people, torch.rand(N, 8, 8, generator=torch.Generator().manual_seed(0)))
+
+
+def run(data: Dataset, predictor: object, generator: object = None, **options: object):  # noqa: ANN201
+    given = {"mine": predictor}
+    return marginalise(generator or Shaded(), given, data, GRID, **options)["mine"]
+
+
+# Predictors
+
+
+def test_a_plain_module_and_one_with_a_column_of_logits_work(data: Dataset) -> None:
+    network = head(1)
+    expected = run(data, lambda x, pa: network(x).squeeze(1))
+
+    assert torch.equal(run(data, network).logit_cf, expected.logit_cf)
+    assert torch.equal(run(data, lambda x, pa: network(x)).logit_cf, expected.logit_cf)
+
+
+def test_an_option_of_a_module_is_not_taken_for_the_parents(data: Dataset) -> None:
+    class Optional(nn.Module):
+        def forward(self, x: Tensor, negate: bool = False) -> Tensor:
+            return -logit(x, {}) if negate else logit(x, {})
+
+    assert torch.equal(run(data, Optional()).logit_cf, run(data, logit).logit_cf)
+
+
+def test_a_network_in_training_mode_drops_nothing_out_and_is_given_back_as_it_was(
+    data: Dataset,
+) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 1))
+    network[2].eval()
+
+    first, second = run(data, network), run(data, network)
+
+    assert torch.equal(first.logit_cf, second.logit_cf)
+    assert [part.training for part in network] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("predictor", "message"),
+    [
+        (head(14), r"predictor 'mine' gives a tensor of shape \(\d+, 14\) for \d+ images, not one"),
+        (lambda x, pa: logit(x, pa)[:1], r"predictor 'mine' gives a tensor of shape \(1,\)"),
+        (lambda x, pa: np.zeros(len(x)), "predictor 'mine' gives a ndarray, not a tensor"),
+        (
+            lambda x: x,
+            r"predictor 'mine' must take images and parents: wrap it, lambda x, pa: mine",
+        ),
+        (None, "predictor 'mine' is a NoneType, not a function"),
+    ],
+)
+def test_a_predictor_that_cannot_be_used_is_named(
+    predictor: object, message: str, data: Dataset
+) -> None:
+    with pytest.raises(InputError, match=message):
+        run(data, predictor)
+
+
+@pytest.mark.parametrize(
+    ("predictors", "message"),
+    [
+        ({}, "there are no predictors"),
+        (logit, r'by name, \{"mine": predictor\}, not as a function'),
+    ],
+)
+def test_predictors_come_by_name(predictors: object, message: str, data: Dataset) -> None:
+    with pytest.raises(InputError, match=message):
+        marginalise(Shaded(), predictors, data, GRID)
+
+
+# Effects, devices, interventions
+
+
+@pytest.mark.parametrize("generator", [Shaded(), Acting()], ids=["without act", "with act"])
+def test_a_misspelt_effect_is_refused(generator: Shaded, data: Dataset) -> None:
+    with pytest.raises(InputError, match="effect: is 'direct' or 'total', not 'indirect'"):
+        run(data, logit, generator, effect="indirect")
+
+
+def test_a_device_that_is_not_there_is_refused(data: Dataset) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(InputError, match="device: 'cuda' cannot be used here"):
+        run(data, logit, device="cuda")
+
+
+def test_an_intervention_on_what_is_not_recorded_is_refused(data: Dataset) -> None:
+    graph = CausalGraph([Variable("view", "binary")], {})
+    grid = Grid.product({"view": [0, 1]}, graph=graph)
+
+    with pytest.raises(
+        InputError, match=r"grid\.view: the data have no such parent, only sex, age"
+    ):
+        marginalise(Shaded(), {"mine": logit}, data, grid)
+
+
+def test_an_intervention_on_what_nobody_has_recorded_is_refused(data: Dataset) -> None:
+    for column, message in (
+        ([float("nan")] * N, "grid.age: the data have no such parent, only sex, effusion"),
+        (
+            [50.0] * (N - 1) + [float("nan")],
+            "grid.age: not recorded of 1 rows, the first of .*'11'",
+        ),
+    ):
+        rows = Dataset(data.table.assign(age=column), data[:])
+        with pytest.raises(InputError, match=message):
+            marginalise(Shaded(), {"mine": logit}, rows, Grid.product({"age": [30, 80]}))
+
+
+class Wrong(Shaded):
+    """A generator that draws one image too few."""
+
+    def predict(self, noise: dict[str, Tensor], pa: Parents) -> Tensor:
+        return super().predict(noise, pa)[1:]
+
+
+@pytest.mark.parametrize(
+    ("generator", "message"),
+    [
+        (object(), r"generator: object has no method abduct\(\)"),
+        (Shaded, r"generator: is the class Shaded; make one"),
+        (Wrong(), r"Wrong.predict\(\) gives \(\d+, 1, 8, 8\) for \d+ rows"),
+    ],
+)
+def test_a_generator_that_cannot_be_used_is_named(
+    generator: object, message: str, data: Dataset
+) -> None:
+    with pytest.raises(InputError, match=message):
+        marginalise(generator, {"mine": logit}, data, GRID)
+
+
+def test_a_predictor_that_fails_is_named_with_what_it_was_shown(data: Dataset) -> None:
+    network = nn.Conv2d(3, 1, 8)
+
+    with pytest.raises(
+        InputError, match=r"predictor 'mine' fails on \(\d+, 1, 8, 8\): RuntimeError"
+    ):
+        run(data, network)
+
+
+@pytest.mark.parametrize(("name", "value"), [("data", {}), ("grid", {"sex": [0, 1]})])
+def test_data_and_grid_are_what_they_are_called(name: str, value: object, data: Dataset) -> None:
+    given = {"data": data, "grid": GRID} | {name: value}
+
+    with pytest.raises(InputError, match=rf"{name}: must be a (Dataset|Grid), not a dict"):
+        marginalise(Shaded(), {"mine": logit}, **given)
+
+
+# Labels
+
+
+def test_a_predictor_of_another_variable_is_refused_unless_its_labels_are_passed(
+    data: Dataset,
+) -> None:
+    reader = build(PredictorConfig("sex"), seed=0).eval()
+
+    def saying(x: Tensor, pa: Parents) -> Tensor:
+        return logit(x, pa)
+
+    saying.variable = "sex"
+    for predictor in (reader, LogitOffset(reader, 1.0), saying):
+        with pytest.raises(InputError, match="'mine' predicts 'sex', but would be judged by 'effu"):
+            run(data, predictor)
+
+    given = run(data, reader, labels={"mine": "sex"})
+    assert given.y.tolist() == [0, 1] * 6
+    assert given.provenance["label"] == "sex"
+
+
+def test_every_predictor_is_judged_by_its_own_labels(data: Dataset) -> None:
+    given = marginalise(
+        Shaded(),
+        {"eff": logit, "card": logit, "array": logit, "none": logit},
+        data,
+        GRID,
+        labels={"card": "cardiomegaly", "array": np.ones(N), "none": None},
+    )
+
+    assert given["eff"].y.tolist() == [0, 0, 1, 1] * 3
+    assert given["card"].y.tolist() == [1, 0, 0] * 4
+    assert given["array"].y.tolist() == [1] * N
+    assert given["none"].y is None
+    assert [p.provenance["label"] for p in given.values()] == [
+        "effusion",
+        "cardiomegaly",
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ("sex", "labels: are given by predictor"),
+        ({"other": "sex"}, "labels: there is no predictor 'other'"),
+        ({"mine": "edema"}, r"labels\['mine'\]: the data have no column 'edema'"),
+        ({"mine": [0, 1]}, r"labels\['mine'\]: has 2 rows, but there are 12"),
+        ({"mine": "age"}, r"labels\['mine'\]\[0\]: 50 is not a label, 0 or 1"),
+    ],
+)
+def test_labels_that_cannot_be_right_are_refused(labels: dict, message: str, data: Dataset) -> None:
+    with pytest.raises(InputError, match=message):
+        run(data, logit, labels=labels)
+
+
+# The floor
+
+
+def test_a_held_residual_makes_the_floor_zero_and_the_figure_without_it_tells(
+    data: Dataset,
+) -> None:
+    given = run(data, logit)
+    floor = given.floor()
+
+    assert floor["by_construction"] is True
+    assert floor["D_abs"] < 1e-6
+    mean = logit(Shaded().mean(data.parents()), {})  # all that the generator explains
+    torch.testing.assert_close(given.logit_decoded, mean, rtol=1e-5, atol=1e-5)
+    change = given.logit_obs.double().sigmoid() - mean.double().sigmoid()
+    assert floor["D_abs_decoded"] == pytest.approx(change.abs().mean().item(), abs=1e-6)
+    assert floor["D_abs_decoded"] > 0.01
+
+
+def test_predictions_keep_what_was_decoded_without_the_residual(
+    data: Dataset, tmp_path: Path
+) -> None:
+    given = run(data, logit)
+
+    again = type(given).load(given.save(tmp_path / "p.safetensors"))
+
+    assert torch.equal(again.logit_decoded, given.logit_decoded)
+
+
+# Plug-ins
+
+
+def test_a_plug_in_beside_the_user_is_found_and_what_makes_one_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugin_beside_the_user.py").write_text(
+        "class Generator: pass\n"
+        "def generator(size=64): return Generator()\n"
+        "def predictor(x, pa): return x\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p not in ("", ".")])
+
+    assert type(imported("plugin_beside_the_user:generator")).__name__ == "Generator"
+    assert type(imported("plugin_beside_the_user:Generator")).__name__ == "Generator"
+    assert imported("plugin_beside_the_user:predictor")(3, {}) == 3
