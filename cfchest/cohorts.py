@@ -42,7 +42,7 @@ def split(
         The parts, by name.
 
     Raises:
-        Leakage: If a patient is in two parts, which cannot happen, or is missing, which can.
+        InputError: If a patient is in two parts, which cannot happen, or is missing, which can.
         InputError: If the fractions are none, or a part that should have patients gets none.
 
     Example:

@@ -39,12 +39,6 @@ class InputError(ValueError):
         super().__init__(f"{place}: {problem}" if place else problem)
 
 
-class UnknownName(InputError, KeyError):
-    """A name that is none of those that there are; a ``KeyError`` too, as mappings raise."""
-
-    __str__ = Exception.__str__  # a KeyError would show its message in quotes
-
-
 class UndefinedMetricWarning(UserWarning):
     """A metric has no value on these data, and is NaN."""
 

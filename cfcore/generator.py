@@ -3,9 +3,11 @@ r"""What a counterfactual generator must offer: abduct, act, predict."""
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Generator as RandomState
 from torch import Tensor
 
+from cfcore.checks import InputError
 from cfcore.graph import CausalGraph
 
 Parents = Mapping[str, Tensor]
@@ -95,3 +97,48 @@ class Generator(Protocol):
         Returns:
             The images, shape (B, 1, H, W), in [0, 1].
         """
+
+
+def act(
+    generator: Generator,
+    pa: Parents,
+    do: Mapping[str, Tensor],
+    effect: Effect = "direct",
+    rng: RandomState | None = None,
+) -> Parents:
+    """Intervene by the generator's own causal model, or directly if it has none."""
+    if hasattr(generator, "act"):
+        return generator.act(pa, do, effect=effect, **({} if rng is None else {"rng": rng}))
+    if effect == "total":
+        raise InputError(f"{type(generator).__name__} has no act(), which total effects need")
+    return {**pa, **do}
+
+
+def counterfactuals(
+    generator: Generator,
+    x: Tensor,
+    pa: Parents,
+    do: Mapping[str, Tensor | float],
+    *,
+    effect: Effect = "direct",
+    index: Tensor | None = None,
+    rng: RandomState | None = None,
+) -> Tensor:
+    """The images of the same patients under an intervention: abduct, act, predict.
+
+    Args:
+        generator: The generator.
+        x: The images, shape (B, C, H, W).
+        pa: Their parents, each of shape (B,).
+        do: The values to set: numbers, or tensors of shape (B,); none reproduces the images.
+        effect: ``"direct"`` or ``"total"``.
+        index: The rows of the images in their cohort, for generators that look the noise up.
+        rng: The source of randomness; means are taken without one.
+
+    Returns:
+        The counterfactual images, shape (B, C, H, W).
+    """
+    noise = generator.abduct(x, pa, index=index, rng=rng)
+    rows = len(x)
+    values = {name: torch.as_tensor(v, device=x.device).expand(rows) for name, v in do.items()}
+    return generator.predict(noise, act(generator, pa, values, effect, rng))

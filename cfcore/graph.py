@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from cfcore.checks import InputError, UnknownName
+from cfcore.checks import InputError
 
 Kind = Literal["binary", "categorical", "continuous"]
 
@@ -119,8 +119,11 @@ class CausalGraph(Mapping[str, Variable]):
 
     def __getitem__(self, name: str) -> Variable:
         if name not in self._variables:
-            raise UnknownName(f"unknown variable {name!r}; the graph has {list(self._variables)}")
+            raise InputError(f"unknown variable {name!r}; the graph has {list(self._variables)}")
         return self._variables[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._variables
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._variables)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cfcore.checks import InputError, Numbers, UnknownName, as_tensor, check_count, check_weights
+from cfcore.checks import InputError, Numbers, as_tensor, check_count, check_weights
 from cfcore.graph import CausalGraph
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Grid:
         distance = 0.0
         for name, atoms in self.values.items():
             if name not in parents:
-                raise UnknownName(f"the patients have no {name!r}, only {', '.join(parents)}")
+                raise InputError(f"the patients have no {name!r}, only {', '.join(parents)}")
             values = as_tensor(parents[name], name, axes=1).double()
             scale = (atoms.max() - atoms.min()).double().clamp(min=1e-12)
             distance = distance + ((values[:, None] - atoms.double()) / scale) ** 2

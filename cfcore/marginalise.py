@@ -20,7 +20,7 @@ from tqdm import tqdm
 from cfchest.data import Dataset
 from cfcore.checks import InputError, check_count
 from cfcore.fingerprint import fingerprint
-from cfcore.generator import Effect, Generator, Noise, Parents
+from cfcore.generator import Effect, Generator, Noise, Parents, act
 from cfcore.imputation import LOG, count_imputed, fill_in, tell
 from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
@@ -105,15 +105,6 @@ def repeat(tree: object, times: int) -> object:
     """Repeat each patient of a tree of tensors, one copy for each world."""
     with blaming("repeating the noise, which must be tensors with a row for each patient,"):
         return tree_map(lambda leaf: leaf.repeat_interleave(times, dim=0), tree)
-
-
-def act(generator: Generator, pa: Parents, do: Mapping[str, Tensor], effect: Effect) -> Parents:
-    """Intervene by the generator's own causal model, or directly if it has none."""
-    if hasattr(generator, "act"):
-        return generator.act(pa, do, effect=effect)
-    if effect == "total":
-        raise InputError(f"{type(generator).__name__} has no act(), which total effects need")
-    return {**pa, **do}
 
 
 def decode(

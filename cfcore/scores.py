@@ -21,10 +21,6 @@ SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 STARTS = {b"PK": "a zip archive such as npz or xlsx", b"\x1f\x8b": "gzip", b"PAR1": "parquet"}
 
 
-class FileError(InputError):
-    """A file that cannot be used; the message names the file, and the row and value to blame."""
-
-
 @dataclass(frozen=True)
 class Columns:
     """Some columns of a CSV file, and the line in which each row stands.
@@ -59,21 +55,21 @@ class Columns:
                 place.append(f"row {self.lines[error.row]}")
             if error.column is not None:
                 place.append(f"column {error.column}")
-            raise FileError(f"{', '.join(place)}: {error.problem}") from None
+            raise InputError(f"{', '.join(place)}: {error.problem}") from None
 
 
 def read_header(path: Path, reader: "csv.reader") -> list[str]:
     """The names in the first line, each of which must stand there once."""
     header = [name.strip() for name in next((row for row in reader if row), [])]
     if not header:
-        raise FileError(f"{path}: the file is empty; its first line must name the columns")
+        raise InputError(f"{path}: the file is empty; its first line must name the columns")
     for separator, words in SEPARATORS.items():
         if len(header) == 1 and separator in header[0]:
             problem = f"the columns seem to be separated by {words}, not commas ({header[0]!r})"
-            raise FileError(f"{path}, row 1: {problem}")
+            raise InputError(f"{path}, row 1: {problem}")
     for name in header:
         if name and header.count(name) > 1:
-            raise FileError(f"{path}, row 1: there are {header.count(name)} columns {name!r}")
+            raise InputError(f"{path}, row 1: there are {header.count(name)} columns {name!r}")
     return header
 
 
@@ -93,7 +89,7 @@ def read_columns(
         The columns.
 
     Raises:
-        FileError: If the file is missing, empty or ragged, or a cell is not a number.
+        InputError: If the file is missing, empty or ragged, or a cell is not a number.
     """
     path = Path(path)
     try:
@@ -106,13 +102,13 @@ def read_columns(
             identifier = identify(path, header) if identify else None
             parts = list(read_parts(path, reader, header, names, identifier))
     except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}") from None
+        raise InputError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise FileError(f"{path}: not UTF-8 text (byte {error.start}); {EXPECTED}") from None
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start}); {EXPECTED}") from None
     except csv.Error as error:
-        raise FileError(f"{path}, row {reader.line_num}: {error}") from None
+        raise InputError(f"{path}, row {reader.line_num}: {error}") from None
     if not parts:
-        raise FileError(f"{path}: there are no rows below the header")
+        raise InputError(f"{path}: there are no rows below the header")
     values, lines, patients = zip(*parts, strict=True)
     patient = as_identifiers([cell for part in patients for cell in part]) if identifier else None
     return Columns(path, names, np.concatenate(values), np.concatenate(lines), identifier, patient)
@@ -122,10 +118,10 @@ def check_start(path: Path, start: bytes) -> None:
     """Refuse what its first bytes, or its name, show to be no text."""
     if path.suffix == ".safetensors":
         call = "cfcore.Predictions.load(path).bootstrap()"
-        raise FileError(f"{path}: predictions as cfcore marginalise writes them; use {call}")
+        raise InputError(f"{path}: predictions as cfcore marginalise writes them; use {call}")
     for known, kind in STARTS.items():
         if start.startswith(known):
-            raise FileError(f"{path}: this is {kind}; {EXPECTED}")
+            raise InputError(f"{path}: this is {kind}; {EXPECTED}")
 
 
 def as_identifiers(cells: list[str]) -> list[int] | list[str]:
@@ -157,13 +153,13 @@ def read_parts(
             continue
         if len(row) != len(header):
             counts = f"{len(row)} cells, but the header has {len(header)}"
-            raise FileError(f"{path}, row {line}: {counts}")
+            raise InputError(f"{path}, row {line}: {counts}")
         rows.append([row[i] for i in wanted])
         lines.append(line)
         if identifier is not None:
             patients.append(row[header.index(identifier)].strip())
             if not patients[-1]:
-                raise FileError(f"{path}, row {line}, column {identifier}: the cell is empty")
+                raise InputError(f"{path}, row {line}, column {identifier}: the cell is empty")
         if len(rows) == CHUNK:
             yield as_numbers(path, rows, lines, names), np.array(lines), patients
             rows, lines, patients = [], [], []
@@ -189,9 +185,9 @@ def as_numbers(path: Path, rows: list[list[str]], lines: list[int], names: list[
 def check_number(cell: str, place: str, what: str) -> None:
     """Refuse a cell that is not a number as everybody writes them, or too large for one."""
     if not cell.strip():
-        raise FileError(f"{place}: the cell is empty")
+        raise InputError(f"{place}: the cell is empty")
     if not NUMBER.fullmatch(cell.strip()) or not np.isfinite(float(cell)):
-        raise FileError(f"{place}: {cell!r} is not {what}")
+        raise InputError(f"{place}: {cell!r} is not {what}")
 
 
 def listed(header: list[str]) -> str:
@@ -208,34 +204,34 @@ def score_columns(path: Path, header: list[str]) -> list[str]:
         >>> score_columns(Path("t.csv"), ["p_obs", "p_cf_0", "p_cf_2"])
         Traceback (most recent call last):
         ...
-        cfcore.scores.FileError: t.csv, row 1: there is no column p_cf_1, but a column p_cf_2
+        cfcore.checks.InputError: t.csv, row 1: there is no column p_cf_1, but a column p_cf_2
     """
     if "p_obs" not in header:
-        raise FileError(f"{path}, row 1: there is no column p_obs (found: {listed(header)})")
+        raise InputError(f"{path}, row 1: there is no column p_obs (found: {listed(header)})")
     for name in header:
         if name.startswith("p_cf") and not COUNTERFACTUAL.fullmatch(name):
-            raise FileError(
+            raise InputError(
                 f"{path}, row 1: column {name!r} is not of the form p_cf_0, p_cf_1, ..."
             )
     numbers = sorted(int(name[5:]) for name in header if COUNTERFACTUAL.fullmatch(name))
     if not numbers:
-        raise FileError(f"{path}, row 1: there is no column p_cf_0")
+        raise InputError(f"{path}, row 1: there is no column p_cf_0")
     for expected, number in enumerate(numbers):
         if number != expected:
             gap = f"there is no column p_cf_{expected}, but a column p_cf_{number}"
-            raise FileError(f"{path}, row 1: {gap}")
+            raise InputError(f"{path}, row 1: {gap}")
     return ["p_obs", *(["y"] if "y" in header else []), *(f"p_cf_{k}" for k in numbers)]
 
 
 def patient_column(path: Path, header: list[str], *, asked: str | None = None) -> str | None:
     """The column that says which patient a row is of: the one asked for, or ``patient`` if any."""
     if asked is not None and asked not in header:
-        raise FileError(f"{path}, row 1: there is no column {asked} (found: {listed(header)})")
+        raise InputError(f"{path}, row 1: there is no column {asked} (found: {listed(header)})")
     return asked or ("patient" if "patient" in header else None)
 
 
 def weight_column(path: Path, header: list[str]) -> list[str]:
     """The column of a file of weights: ``q``."""
     if "q" not in header:
-        raise FileError(f"{path}, row 1: there is no column q (found: {listed(header)})")
+        raise InputError(f"{path}, row 1: there is no column q (found: {listed(header)})")
     return ["q"]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from cfcore.checks import UnknownName
+from cfcore.checks import InputError
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph, Variable
 
@@ -49,7 +49,7 @@ def encode(graph: CausalGraph, pa: Parents, names: Sequence[str] | None = None) 
         names = sorted(pa, key=graph.order.index)
     missing = [name for name in names if name not in pa]
     if missing:
-        raise UnknownName(f"the patients have no {missing[0]!r}, only {', '.join(pa)}")
+        raise InputError(f"the patients have no {missing[0]!r}, only {', '.join(pa)}")
     return torch.cat([_code(graph[name], pa[name]) for name in names], dim=-1)
 
 

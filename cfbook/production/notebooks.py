@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from papermill import PapermillExecutionError
 
 
-class NotebookError(InputError):
-    """A notebook that cannot be read or executed."""
-
-
-class ParameterError(NotebookError):
-    """A parameter that the notebook does not have, or a value that it cannot take."""
-
-
 def read(path: str | Path) -> "NotebookNode":
     """Read a notebook, either text (``.md``) or ``.ipynb``, without its outputs."""
     needs("jupytext")
@@ -34,11 +26,11 @@ def read(path: str | Path) -> "NotebookNode":
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such notebook")
     if path.suffix not in (".md", ".ipynb"):
-        raise NotebookError(f"{path}: notebooks end in .md or .ipynb")
+        raise InputError(f"{path}: notebooks end in .md or .ipynb")
     try:
         notebook = jupytext.read(path)
     except Exception as error:
-        raise NotebookError(f"{path}: this is not a notebook ({error})") from None
+        raise InputError(f"{path}: this is not a notebook ({error})") from None
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -99,12 +91,12 @@ def check_given(source: Path, notebook: "NotebookNode", given: Mapping[str, obje
     known = dict(assigned(notebook))
     for name, value in given.items():
         if name not in known:
-            raise ParameterError(
+            raise InputError(
                 f"{source}: there is no parameter {name!r}; it has {', '.join(known) or 'none'}"
             )
         kind = getattr(known[name], "annotation", None)
         if kind is not None and not fits(value, kind):
-            raise ParameterError(
+            raise InputError(
                 f"{source}: the parameter {name!r} is of type {ast.unparse(kind)}, "
                 f"not {value!r} ({type(value).__name__})"
             )
@@ -130,11 +122,11 @@ def read_value(name: str, text: str) -> object:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        raise ParameterError(f"{name}: {text!r} is not a value in YAML") from None
+        raise InputError(f"{name}: {text!r} is not a value in YAML") from None
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value):
         return float(value)  # YAML asks for a point, people do not write one
     if not isinstance(value, bool | int | float | str | list | dict | None):
-        raise ParameterError(f"{name}: {text!r} is a {type(value).__name__}; quote it as text")
+        raise InputError(f"{name}: {text!r} is a {type(value).__name__}; quote it as text")
     return value
 
 
@@ -166,8 +158,8 @@ def run(
         The path of the executed notebook.
 
     Raises:
-        ParameterError: If the notebook has no such parameter, or one of another type.
-        NotebookError: If a cell fails; the message names it, and quotes a claim that does not hold.
+        InputError: If the notebook has no such parameter, or one of another type.
+        InputError: If a cell fails; the message names it, and quotes a claim that does not hold.
         FileNotFoundError: If there is no such notebook.
         InputError: If it is about real patients and git would track it.
     """
@@ -176,7 +168,7 @@ def run(
     source, out, given = Path(source), Path(out), dict(given or {})
     notebook = read(source)
     if out.suffix != ".ipynb":
-        raise NotebookError(f"{out}: an executed notebook ends in .ipynb")
+        raise InputError(f"{out}: an executed notebook ends in .ipynb")
     known = parameters(notebook)
     check_given(source, notebook, given)
     check_place(out, named_sources(given))
@@ -187,7 +179,7 @@ def run(
         facts = {"status": "passed", "executed": hashlib.sha256(content).hexdigest()}
         facts |= marked(sources_in(content))
         write_atomically(out, content)
-    except NotebookError as error:
+    except InputError as error:
         facts = {"status": "failed", "executed": None, "error": str(error)}
         facts |= marked(named_sources(given))
         raise
@@ -224,7 +216,7 @@ def execute(
     except papermill.PapermillExecutionError as error:
         if tracked(failed.absolute()) and sources_in(failed.read_bytes()):
             failed.unlink()
-        raise NotebookError(f"{source}: {complaint(error)}; see {failed}") from error
+        raise InputError(f"{source}: {complaint(error)}; see {failed}") from error
     failed.unlink()
     sources = {*named_sources(given), *sources_in(nbformat.writes(executed).encode())}
     executed.metadata.update(marked(sources))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from cfbook.production.notebooks import NotebookError
+from cfcore.checks import InputError
 from cfcore.files import write_atomically
 
 FENCE = re.compile(
@@ -30,7 +30,7 @@ def without_solutions(text: str) -> str:
         The text without them; everything else as it was.
 
     Raises:
-        NotebookError: If such a box is not closed, so that nobody knows where it ends.
+        InputError: If such a box is not closed, so that nobody knows where it ends.
 
     Example:
         >>> print(without_solutions('''How many?
@@ -59,7 +59,7 @@ def _kept(text: str) -> Iterator[str]:
         elif line.strip(" >\r\n") == fence:
             fence = None
     if fence is not None:
-        raise NotebookError(f"a solution is opened by {fence} and never closed")
+        raise InputError(f"a solution is opened by {fence} and never closed")
 
 
 def strip(content: bytes, suffix: str) -> bytes:
@@ -93,7 +93,7 @@ def students_edition(source: Path, out: Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: If there is no such folder.
-        NotebookError: If a solution is not closed; the message names the file.
+        InputError: If a solution is not closed; the message names the file.
     """
     if not source.is_dir():
         raise FileNotFoundError(f"{source}: there is no such folder")
@@ -106,8 +106,8 @@ def students_edition(source: Path, out: Path) -> list[Path]:
             continue
         try:
             content = strip(path.read_bytes(), path.suffix)
-        except (NotebookError, ValueError, KeyError) as error:
-            raise NotebookError(f"{path}: {error}") from None
+        except (InputError, ValueError, KeyError) as error:
+            raise InputError(f"{path}: {error}") from None
         (out / relative).parent.mkdir(parents=True, exist_ok=True)
         written.append(write_atomically(out / relative, content))
     return written

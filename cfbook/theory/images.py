@@ -12,8 +12,8 @@ from cfchest.data import Dataset
 from cfchest.phantom import HOSPITALS, Cohort
 from cfchest.phantom.equations import effusion_probability, parent_noise
 from cfcore.checks import InputError
-from cfcore.generator import Effect, Generator
-from cfcore.marginalise import act, cohort_rows
+from cfcore.generator import Effect, Generator, act
+from cfcore.marginalise import cohort_rows
 from cfcore.predictor import Predictor
 
 

@@ -14,9 +14,9 @@ from cfbook.theory.estimators import (
 )
 from cfchest.data import Dataset
 from cfchest.graph import CHEST
-from cfcore.generator import Effect, Generator, Parents
+from cfcore.generator import Effect, Generator, Parents, act
 from cfcore.graph import CausalGraph
-from cfcore.marginalise import act, cohort_rows
+from cfcore.marginalise import cohort_rows
 from cfcore.metrics import stability_variance
 from cfcore.predictor import Predictor
 

@@ -8,7 +8,6 @@
 
 from cfchest.data.chexpert import load_chexpert
 from cfchest.data.dataset import COLUMNS, PARENTS, RACES, Batch, Dataset, schema
-from cfchest.data.errors import BadValue, BrokenImage, Leakage, MissingColumn, MissingFile
 from cfchest.data.mimic import load_mimic
 from cfchest.data.nih import load_nih
 from cfchest.data.own import load_table
@@ -18,13 +17,8 @@ __all__ = [
     "COLUMNS",
     "PARENTS",
     "RACES",
-    "BadValue",
     "Batch",
-    "BrokenImage",
     "Dataset",
-    "Leakage",
-    "MissingColumn",
-    "MissingFile",
     "from_phantom",
     "load_chexpert",
     "load_mimic",

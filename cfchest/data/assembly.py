@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from cfchest.data.dataset import Dataset
-from cfchest.data.errors import BadValue, BrokenImage, MissingColumn, MissingFile
 from cfchest.data.images import Files, failures
 from cfchest.data.ledger import EXAMPLES, Ledger
 from cfchest.data.sheet import Sheet, line_number, readable
@@ -61,7 +60,7 @@ def assemble(
 
     Raises:
         InputError: If no image is left; the message is the report.
-        Leakage: If a patient is in two of the publisher's splits.
+        InputError: If a patient is in two of the publisher's splits.
     """
     check_policy(unreadable)
     check_published(table)
@@ -106,19 +105,19 @@ def read_archive(path: Path, sheet: Sheet, column: str) -> Tensor:
         The images, shape (N, H, W).
     """
     if not path.is_file():
-        raise MissingFile(f"{path} is missing")
+        raise InputError(f"{path} is missing")
     images, names = _arrays(path)
     if images.dtype != np.uint8 and images.dtype.kind != "f":
-        raise BadValue(
+        raise InputError(
             f"{path} has images of {images.dtype}; give uint8, or floating point from 0 to 1"
         )
     if images.ndim not in (3, 4):
-        raise BadValue(f"{path} has images of shape {images.shape}, expected (N, H, W)")
+        raise InputError(f"{path} has images of shape {images.shape}, expected (N, H, W)")
     if len(images) != len(sheet.frame):
-        raise BadValue(f"{path} has {len(images)} images, {sheet.path} {len(sheet.frame)} records")
+        raise InputError(f"{path} has {len(images)} images, {sheet.path} {len(sheet.frame)}")
     if names is not None and (names != sheet.frame[column].to_numpy(str)).any():
         row = int((names != sheet.frame[column].to_numpy(str)).argmax())
-        raise BadValue(f"{path} row {row} is {str(names[row])!r}, but {sheet.where(row, column)}")
+        raise InputError(f"{path} row {row} is {str(names[row])!r}, but {sheet.where(row, column)}")
     return torch.as_tensor(images)
 
 
@@ -126,10 +125,10 @@ def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     with readable(path), path.open("rb") as file:
         archive = np.load(file, allow_pickle=False)
         if isinstance(archive, np.ndarray):
-            raise BadValue(f"{path} cannot be read: it is one array and no archive of arrays")
+            raise InputError(f"{path} cannot be read: it is one array and no archive of arrays")
         with archive:
             if "images" not in archive:
-                raise MissingColumn(f"{path} has no array 'images' but {', '.join(archive.files)}")
+                raise InputError(f"{path} has no array 'images' but {', '.join(archive.files)}")
             names = archive["image"].astype(str) if "image" in archive else None
             return archive["images"], names
 
@@ -139,7 +138,7 @@ def _existing(files: Files, ledger: Ledger, policy: OnFailure) -> np.ndarray:
     absent = np.flatnonzero(~there)
     examples = [f"{files.paths[row]}, listed in {files.place(row)}" for row in absent[:EXAMPLES]]
     if len(absent) and policy == "raise":
-        raise MissingFile(
+        raise InputError(
             f"{len(absent):,} of {len(there):,} images of {ledger.name} are missing: "
             f"{'; '.join(examples)}. Complete the download, or pass unreadable='drop'."
         )
@@ -152,7 +151,7 @@ def _decodable(files: Files, ledger: Ledger, policy: OnFailure, workers: int) ->
     broken = failures(files, workers=workers, progress=f"verifying {ledger.name}")
     examples = list(broken.values())[:EXAMPLES]
     if broken and policy == "raise":
-        raise BrokenImage(f"{len(broken):,} images of {ledger.name} are broken: {examples[0]}")
+        raise InputError(f"{len(broken):,} images of {ledger.name} are broken: {examples[0]}")
     if broken:
         ledger.add("dropped", "file broken", examples, count=len(broken))
     return np.setdiff1d(np.arange(len(files.paths)), list(broken))

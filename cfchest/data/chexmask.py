@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from cfchest.data.errors import BadValue
 from cfchest.data.ledger import EXAMPLES, Ledger
 from cfchest.data.sheet import Sheet, read_chunks
+from cfcore.checks import InputError
 
 DICE = "Dice RCA (Mean)"
 LUNGS = ("Left Lung", "Right Lung")
@@ -70,7 +70,7 @@ def lung_sizes(
     found = pd.concat(sizes)
     if not found.index.is_unique:
         twice = found.index[found.index.duplicated()][0]
-        raise BadValue(f"{path} has two masks of {twice!r}. Remove one of the rows.")
+        raise InputError(f"{path} has two masks of {twice!r}. Remove one of the rows.")
     absent = ~images.isin(found.index)
     if absent.any():
         places = [f"{name} is not in {path}" for name in images[absent][:EXAMPLES]]

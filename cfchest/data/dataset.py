@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from cfchest.data.errors import BadValue, MissingColumn
 from cfchest.data.images import Memmap, Source, Stored
 from cfchest.data.ledger import Ledger
-from cfcore.checks import InputError, UnknownName
+from cfcore.checks import InputError
 from cfcore.restricted import announce, check_place
 
 PARENTS = ("sex", "age", "race", "lung_size", "effusion")
@@ -129,7 +128,7 @@ class Dataset:
         """Parents as float32 tensors, shape (N,), NaN where missing."""
         unknown = [name for name in columns if name not in PARENTS]
         if unknown:
-            raise UnknownName(f"{unknown} are not among the parents {list(PARENTS)}")
+            raise InputError(f"{unknown} are not among the parents {list(PARENTS)}")
         return {name: torch.tensor(self.table[name].to_numpy(np.float32)) for name in columns}
 
     def take(self, rows: Rows) -> "Dataset":
@@ -260,13 +259,13 @@ def schema(table: pd.DataFrame) -> pd.DataFrame:
         A new table with the index 0, ..., N - 1.
 
     Raises:
-        MissingColumn: If there is no column ``patient``.
-        BadValue: If a patient is missing or a value lies outside its range.
+        InputError: If there is no column ``patient``.
+        InputError: If a patient is missing or a value lies outside its range.
     """
     if "patient" not in table:
-        raise MissingColumn("the table has no column 'patient', without which no split is safe")
+        raise InputError("the table has no column 'patient', without which no split is safe")
     if table.patient.isna().any():
-        raise BadValue(f"row {table.patient.isna().to_numpy().argmax()} has no patient")
+        raise InputError(f"row {table.patient.isna().to_numpy().argmax()} has no patient")
 
     table = table.reset_index(drop=True)
     numbers = {name: _in_range(table, name) for name in PARENTS}
@@ -288,7 +287,9 @@ def _in_range(table: pd.DataFrame, name: str) -> pd.Series:
         wrong |= values.notna() & (values % 1 != 0)
     if wrong.any():
         row = wrong.to_numpy().argmax()
-        raise BadValue(f"row {row}: {name} = {values[row]:g}, expected {low} to {high} or missing")
+        raise InputError(
+            f"row {row}: {name} = {values[row]:g}, expected {low} to {high} or missing"
+        )
     return values
 
 

@@ -12,7 +12,6 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from cfchest.data.errors import BrokenImage, MissingFile
 from cfcore.checks import InputError
 from cfcore.extras import needs
 
@@ -93,9 +92,9 @@ class Files:
         try:
             return decode(path, self.size)
         except FileNotFoundError as error:
-            raise MissingFile(f"{path} is missing; it is listed in {self.place(row)}.") from error
+            raise InputError(f"{path} is missing; it is listed in {self.place(row)}.") from error
         except (OSError, SyntaxError, ValueError) as error:
-            raise BrokenImage(
+            raise InputError(
                 f"{path} cannot be decoded ({error}); it is listed in {self.place(row)}. Fetch the "
                 "file again, or load with verify=True, unreadable='drop'."
             ) from error
@@ -211,7 +210,7 @@ class _Checked:
     def __getitem__(self, row: int) -> str:
         try:
             self.source.pixels(row)
-        except (BrokenImage, MissingFile) as error:
+        except InputError as error:
             return str(error)
         return ""
 

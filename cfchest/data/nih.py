@@ -15,11 +15,11 @@ from cfchest.data.assembly import OnFailure, assemble, located, read_archive
 from cfchest.data.cells import ages, sexes, views
 from cfchest.data.chexmask import lung_sizes
 from cfchest.data.dataset import Dataset
-from cfchest.data.errors import Leakage, MissingFile
 from cfchest.data.images import Stored
 from cfchest.data.ledger import Ledger
 from cfchest.data.sheet import Sheet, find_file, read_sheet, readable
 from cfchest.data.splits import check_published
+from cfcore.checks import InputError
 
 FINDINGS = frozenset(
     (
@@ -128,7 +128,7 @@ def _load_cache(
     ledger.kept = len(table)
     archives = sorted(root.glob("images_*.npz"))
     if len(archives) != 1:
-        raise MissingFile(f"{root} should hold one 'images_<side>.npz' but has {len(archives)}")
+        raise InputError(f"{root} should hold one 'images_<side>.npz' but has {len(archives)}")
     images = read_archive(archives[0], sheet, CACHE["image"])
     return Dataset(table, Stored(images, size), name=ledger.name, report=ledger)
 
@@ -187,6 +187,6 @@ def _listed_splits(root: Path) -> dict[str, str]:
                 names = (root / listing).read_text(encoding="utf-8").split()
             twice = next((name for name in names if splits.get(name, split) != split), None)
             if twice is not None:
-                raise Leakage(f"{twice} is in train_val_list.txt and in {root / listing}")
+                raise InputError(f"{twice} is in train_val_list.txt and in {root / listing}")
             splits |= dict.fromkeys(names, split)
     return splits

@@ -12,7 +12,6 @@ from zipfile import BadZipFile
 
 import pandas as pd
 
-from cfchest.data.errors import BadValue, MissingColumn, MissingFile
 from cfcore.checks import InputError
 from cfcore.extras import needs
 
@@ -65,11 +64,11 @@ class Sheet:
         return values
 
     def refuse(self, wrong: pd.Series, column: str, expected: str) -> None:
-        """Raise :class:`BadValue` at the first record marked ``wrong``."""
+        """Raise :class:`InputError` at the first record marked ``wrong``."""
         if wrong.any():
             row = wrong.index[wrong.to_numpy().argmax()]
             others = f" ({wrong.sum() - 1} more like it)" if wrong.sum() > 1 else ""
-            raise BadValue(
+            raise InputError(
                 f"{self.where(row, column)}, expected {expected}{others}. "
                 f"Correct {self.path} or remove the row."
             )
@@ -81,7 +80,7 @@ class Sheet:
         return text
 
     def unique(self, columns: Sequence[str]) -> None:
-        """Raise :class:`BadValue` if two records share their values in ``columns``."""
+        """Raise :class:`InputError` if two records share their values in ``columns``."""
         twice = self.frame.duplicated(list(columns))
         self.refuse(twice, columns[-1], f"one record for each {', '.join(columns)}")
 
@@ -102,9 +101,9 @@ def read_sheet(path: Path, columns: Sequence[str], *, optional: Sequence[str] = 
         The sheet, with ``columns`` and then ``optional``.
 
     Raises:
-        MissingFile: If there is no such file.
-        MissingColumn: If one of ``columns`` is not in the header; the message quotes the header.
-        BadValue: If the file cannot be read, or a record has more fields than the header.
+        InputError: If there is no such file.
+        InputError: If one of ``columns`` is not in the header; the message quotes the header.
+        InputError: If the file cannot be read, or a record has more fields than the header.
     """
     header = read_header(path)
     require(path, header, columns)
@@ -130,28 +129,28 @@ def read_chunks(path: Path, columns: Sequence[str], *, records: int) -> Iterator
 
 
 def require(path: Path, header: Sequence[str], columns: Iterable[str]) -> None:
-    """Raise :class:`MissingColumn` unless all ``columns`` are in ``header``."""
+    """Raise :class:`InputError` unless all ``columns`` are in ``header``."""
     missing = [name for name in columns if name not in header]
     if missing:
-        raise MissingColumn(
+        raise InputError(
             f"{path} line 1 lacks the column{'s' * (len(missing) > 1)} "
             f"{', '.join(map(repr, missing))}; it has {', '.join(map(repr, header))}."
         )
 
 
 def find_file(folder: Path, *names: str) -> Path:
-    """The first of ``names`` that exists in ``folder``, or :class:`MissingFile` naming them."""
+    """The first of ``names`` that exists in ``folder``, or :class:`InputError` naming them."""
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise MissingFile(
+    raise InputError(
         f"{folder} holds none of {', '.join(map(repr, names))}; is it the folder as published?"
     )
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Whatever a reader raises about a broken file becomes a :class:`BadValue` that names it."""
+    """Whatever a reader raises about a broken file becomes a :class:`InputError` that names it."""
     try:
         yield
     except InputError:
@@ -160,7 +159,7 @@ def readable(path: Path) -> Iterator[None]:
         problem = " ".join(str(error).split()) or type(error).__name__
         if "pickle" in problem:
             problem = "it holds something else than plain arrays"
-        raise BadValue(f"{path} cannot be read: {problem}") from error
+        raise InputError(f"{path} cannot be read: {problem}") from error
 
 
 def line_number(path: Path, row: int) -> int:
@@ -208,7 +207,7 @@ def _read(
     path: Path, *, usecols: Sequence[str] | None = None, rows: int | None = None
 ) -> pd.DataFrame:
     if not path.is_file():
-        raise MissingFile(f"{path} is missing; is it the folder as published?")
+        raise InputError(f"{path} is missing; is it the folder as published?")
     with readable(path):
         if path.suffix == ".xlsx":
             needs("openpyxl")
@@ -225,7 +224,7 @@ def _check_width(path: Path) -> None:
             start, end = end + 1, reader.line_num
             width = width or len(fields)
             if len(fields) > width and any(fields[width:]):
-                raise BadValue(
+                raise InputError(
                     f"{path} line {start} has {len(fields)} fields, the header {width}: the first "
                     f"too many is {next(filter(None, fields[width:]))!r}. Quote cells with commas."
                 )

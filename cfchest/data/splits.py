@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from cfchest.data.errors import Leakage
 from cfchest.data.sheet import line_number
+from cfcore.checks import InputError
 
 
 def assert_disjoint(parts: Mapping[str, pd.DataFrame]) -> None:
-    """Raise :class:`Leakage` if a patient is in two of the parts, or if one is not named.
+    """Raise :class:`InputError` if a patient is in two of the parts, or if one is not named.
 
     Args:
         parts: Tables, by name.
@@ -19,15 +19,15 @@ def assert_disjoint(parts: Mapping[str, pd.DataFrame]) -> None:
     for name, part in parts.items():
         if part.patient.isna().any():
             row = part.index[part.patient.isna().to_numpy().argmax()]
-            raise Leakage(f"row {row} of {name!r} has no patient: it may be in any part")
+            raise InputError(f"row {row} of {name!r} has no patient: it may be in any part")
         for patient in part.patient.unique():
             if patient in seen:
-                raise Leakage(f"patient {patient!r} is in {seen[patient]!r} and in {name!r}")
+                raise InputError(f"patient {patient!r} is in {seen[patient]!r} and in {name!r}")
             seen[patient] = name
 
 
 def check_published(table: pd.DataFrame) -> None:
-    """Raise :class:`Leakage` if the publisher's split, where there is one, shares a patient.
+    """Raise :class:`InputError` if the publisher's split, where there is one, shares a patient.
 
     Images in no split are in none, and share nothing.
 
@@ -41,7 +41,7 @@ def check_published(table: pd.DataFrame) -> None:
     if shared.any():
         patient = rows.patient.iloc[shared.argmax()]
         one, two = list(rows[rows.patient == patient].itertuples())[:2]
-        raise Leakage(
+        raise InputError(
             f"patient {patient!r} is in {one.split!r} ({_place(one.file, one.record)}) and in "
             f"{two.split!r} ({_place(two.file, two.record)}). Correct the split or drop it."
         )

@@ -8,8 +8,7 @@ from torch import Generator as RandomState
 from torch import Tensor
 
 from cfchest.phantom.draws import mix
-from cfcore.generator import Effect, Generator, Noise, Parents
-from cfcore.marginalise import act
+from cfcore.generator import Effect, Generator, Noise, Parents, act
 
 
 @dataclass(frozen=True)

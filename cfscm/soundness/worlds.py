@@ -7,8 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from cfcore.checks import InputError
-from cfcore.generator import Effect, Generator, Noise, Parents
-from cfcore.marginalise import act
+from cfcore.generator import Effect, Generator, Noise, Parents, act
 
 AXIOMS = (
     "composition",

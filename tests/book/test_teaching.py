@@ -7,7 +7,8 @@ from shutil import copy
 import nbformat
 import pytest
 
-from cfbook.production.notebooks import NotebookError, check_given, read, read_value, run
+from cfbook.production.notebooks import check_given, read, read_value, run
+from cfcore.checks import InputError
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "book/teaching.md").read_text()
@@ -83,7 +84,7 @@ def test_one_training_is_taken_from_those_that_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_patient_who_is_not_there_is_named_with_those_who_are(tmp_path: Path) -> None:
-    with pytest.raises(NotebookError, match=r"patients are numbered from 0 to 299"):
+    with pytest.raises(InputError, match=r"patients are numbered from 0 to 299"):
         run(ROOT / "notebooks/method.md", tmp_path / "out.ipynb", {"patient": 9999}, progress=False)
 
 

@@ -12,8 +12,9 @@ import pytest
 from machine import all_paths
 from tiny import notebook
 
-from cfbook.production.notebooks import NotebookError, ParameterError, parameters, read, run
+from cfbook.production.notebooks import parameters, read, run
 from cfbook.production.records import page
+from cfcore.checks import InputError
 from cfcore.cli import main
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -208,9 +209,7 @@ def test_parameters_change_the_result_and_the_same_run_the_same_bytes(small: Pat
 
 
 def test_an_unknown_parameter_is_refused_before_anything_runs(small: Path) -> None:
-    with pytest.raises(
-        ParameterError, match=r"small.md: there is no parameter 'sise'; it has size"
-    ):
+    with pytest.raises(InputError, match=r"small.md: there is no parameter 'sise'; it has size"):
         run(small, small.with_suffix(".ipynb"), {"sise": 5})
     assert [path.name for path in small.parent.iterdir()] == ["small.md"]
 
@@ -219,7 +218,7 @@ def test_a_failed_notebook_is_kept_for_inspection_and_the_old_one_too(small: Pat
     out = run(small, small.with_suffix(".ipynb"), progress=False)
     before = out.read_bytes()
 
-    with pytest.raises(NotebookError, match=r"cell 3 fails with ZeroDivisionError.*small\.failed"):
+    with pytest.raises(InputError, match=r"cell 3 fails with ZeroDivisionError.*small\.failed"):
         run(small, out, {"size": 0}, progress=False)
 
     assert out.read_bytes() == before
@@ -297,7 +296,7 @@ def test_a_claim_that_does_not_hold_is_quoted(claim: str, told: str, tmp_path: P
     path = tmp_path / "claims.md"
     path.write_text(notebook("size: int = 3  # how many", f"assert size == 3\n{claim}\nprint(1)"))
 
-    with pytest.raises(NotebookError) as caught:
+    with pytest.raises(InputError) as caught:
         run(path, tmp_path / "out.ipynb", progress=False)
 
     assert f"{path}: cell 2 fails with AssertionError: {told}" in str(caught.value)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny import notebook
 
-from cfbook.production.notebooks import NotebookError, run
+from cfbook.production.notebooks import run
 from cfbook.production.records import content_hash, page, read_records
 from cfcore.checks import InputError
 from cfcore.cli import main
@@ -68,7 +68,7 @@ def test_the_notebook_is_the_same_with_a_record_and_without(source: Path) -> Non
 def test_a_run_that_failed_is_recorded_as_failed(source: Path) -> None:
     out, beside = source.with_suffix(".ipynb"), source.with_suffix(".provenance.json")
 
-    with pytest.raises(NotebookError):
+    with pytest.raises(InputError):
         run(source, out, {"megabytes": 0}, progress=False, provenance=beside)
 
     facts = json.loads(beside.read_text())

@@ -13,8 +13,9 @@ import nbformat
 import pytest
 from machine import all_paths
 
-from cfbook.production.notebooks import NotebookError, read, run
+from cfbook.production.notebooks import read, run
 from cfbook.production.student import CELL, strip, students_edition, without_solutions
+from cfcore.checks import InputError
 from cfcore.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +124,7 @@ def test_a_box_that_is_not_closed_is_refused_by_file(
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.md").write_text("one\n:::{admonition} Solution\ntwo\n")
 
-    with pytest.raises(NotebookError, match=r"a\.md: a solution is opened by ::: and never"):
+    with pytest.raises(InputError, match=r"a\.md: a solution is opened by ::: and never"):
         students_edition(tmp_path / "in", tmp_path / "out")
     assert main(["student", str(tmp_path / "none"), str(tmp_path / "out")]) == 2
     assert "none: there is no such folder" in capsys.readouterr().err

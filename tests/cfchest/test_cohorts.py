@@ -22,7 +22,7 @@ from cfchest.cohorts import (
     one_per,
     split,
 )
-from cfchest.data import PARENTS, Leakage, schema
+from cfchest.data import PARENTS, InputError, schema
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,9 @@ def test_a_split_depends_on_the_seed_and_not_on_the_order_of_rows(table: pd.Data
 def test_a_patient_in_two_parts_is_named() -> None:
     train, test = (pd.DataFrame({"patient": list(names)}) for names in ("abc", "cd"))
 
-    with pytest.raises(Leakage, match="patient 'c' is in 'train' and in 'test'"):
+    with pytest.raises(InputError, match="patient 'c' is in 'train' and in 'test'"):
         assert_disjoint({"train": train, "test": test})
-    with pytest.raises(Leakage, match="row 1 of 'train' has no patient"):
+    with pytest.raises(InputError, match="row 1 of 'train' has no patient"):
         assert_disjoint({"train": train.replace("b", None)})
 
 

@@ -11,7 +11,7 @@ from miniature import write_chexpert, write_mimic, write_nih, write_table
 from safetensors import safe_open
 from tiny import notebook
 
-from cfbook.production.notebooks import NotebookError, run
+from cfbook.production.notebooks import run
 from cfchest.data import Dataset, from_phantom, load_chexpert, load_mimic, load_nih, load_table
 from cfchest.offsets import offset
 from cfchest.phantom import Phantom
@@ -224,7 +224,7 @@ def test_a_notebook_that_turns_out_to_read_patients_is_not_written_to_a_tracked_
     with pytest.raises(InputError, match=r"a\.ipynb: made from chexpert"):
         run(source, repository / "a.ipynb", given, progress=False)
     failing = text_notebook(repository / "b.md", f"{LOADS}\n1 / 0")
-    with pytest.raises(NotebookError, match="ZeroDivisionError"):
+    with pytest.raises(InputError, match="ZeroDivisionError"):
         run(failing, repository / "b.ipynb", given, progress=False)
 
     names = [".git", ".gitignore", "a.md", "b.md"]

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from cfchest.data import BrokenImage, Dataset, load_table
+from cfchest.data import Dataset, load_table
 from cfcore import InputError, Predictions
 from cfcore.cli import main
 from cfcore.files import check_writable
@@ -148,7 +148,7 @@ def test_a_broken_image_is_named_and_once_it_is_mended_the_run_goes_on(
     whole = image.read_bytes()
     image.write_bytes(harm(whole))
 
-    with pytest.raises(BrokenImage, match=r"/6\.png cannot be decoded .* table\.csv line 8"):
+    with pytest.raises(InputError, match=r"/6\.png cannot be decoded .* table\.csv line 8"):
         run(load_table(table), folder)
     before = content(folder)
     assert sorted(before) == ["job.json", NAMES[0]]
@@ -163,7 +163,7 @@ def test_a_broken_image_is_named_and_once_it_is_mended_the_run_goes_on(
 def test_a_broken_image_that_a_worker_reads_is_named_too(table: Path, tmp_path: Path) -> None:
     (tmp_path / "6.png").write_bytes(b"")
 
-    with pytest.raises(BrokenImage, match=r"/6\.png cannot be decoded"):
+    with pytest.raises(InputError, match=r"/6\.png cannot be decoded"):
         run(load_table(table), tmp_path / "shards", workers=1)
 
 

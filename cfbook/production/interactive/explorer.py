@@ -16,9 +16,9 @@ from cfbook.study.runs import Member
 from cfchest.cohorts import age_group
 from cfchest.data import Dataset
 from cfchest.graph import paper_grid
-from cfcore.generator import Generator
+from cfcore.generator import Generator, act
 from cfcore.interventions import Grid
-from cfcore.marginalise import act, cohort_rows, marginalise, repeat
+from cfcore.marginalise import cohort_rows, marginalise, repeat
 from cfcore.predictions import Predictions
 
 HOSPITAL = "C"
