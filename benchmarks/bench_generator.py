@@ -18,7 +18,7 @@ def main() -> None:
     sizes = preset("book")
     model = untrained(GeneratorRecipe(sizes)).eval().to(memory_format=torch.channels_last)
     data = parts("C", sizes)["test"].take(range(PATIENTS))
-    x, pa, oracle = data[:], data.parents(), patients("C", sizes).oracle
+    x, pa, oracle = data[:], data.parents, patients("C", sizes).oracle
     index = torch.tensor(data.table.image.to_numpy())
     with torch.inference_mode():
         noise, hidden = model.abduct(x, pa), oracle.abduct(x, pa, index=index)

@@ -27,7 +27,7 @@ def fit(variable: str, data: Dataset, seed: int) -> torch.nn.Module:
     """A reader of one variable, stopped on a seventh of the patients."""
     tables = split(data.table, {"fit": 6 / 7, "stop": 1 / 7}, seed=seed)
     fitting, stopping = (data.select(table) for table in tables.values())
-    images = [(part[:], part.parents([variable])[variable]) for part in (fitting, stopping)]
+    images = [(part[:], part.parents[variable]) for part in (fitting, stopping)]
     reader = build(PredictorConfig(variable), seed=seed)
     epochs = train(reader, *images[0], validation=images[1], seed=seed, config=TRAINING)
     for epoch in epochs:

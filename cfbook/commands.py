@@ -155,7 +155,7 @@ def setting(arguments: argparse.Namespace) -> None:
 def sizes(arguments: argparse.Namespace) -> "Preset":
     """The preset that was named, on the patients that were named."""
     from cfbook.study.recipes import preset
-    from cfcore.restricted import check_place
+    from cfcore.marks import check_place
 
     given, changes = folders(arguments), {}
     if given is not None:
@@ -221,24 +221,20 @@ def add_check_data(commands: "argparse._SubParsersAction") -> None:
 
 def check_data(arguments: argparse.Namespace) -> None:
     """Print what was found, and raise if it cannot be used."""
-    from cfchest.data import inspection
+    from cfchest.data.check import inspect_data
     from cfcore.checks import check_count
 
-    kind, path = arguments.kind, arguments.path
-    look = {"opened": check_count(arguments.open, "open"), "every": arguments.open_all}
-    if kind == "mimic" and arguments.mimic_iv is None:
-        raise InputError("MIMIC-CXR has no sexes and ages without --mimic-iv FOLDER")
-    if kind == "chexpert":
-        found = inspection.inspect_chexpert(path, masks=arguments.masks, **look)
-    elif kind == "mimic":
-        found = inspection.inspect_mimic(path, arguments.mimic_iv, masks=arguments.masks, **look)
-    elif kind == "nih":
-        found = inspection.inspect_nih(path, masks=arguments.masks, **look)
-    elif kind == "table":
-        columns = renamed(arguments.columns)
-        found = inspection.inspect_table(path, images=arguments.images, columns=columns, **look)
-    else:
-        found = inspection.inspect_masks(path)
+    opened = check_count(arguments.open, "open")
+    found = inspect_data(
+        arguments.kind,
+        arguments.path,
+        mimic_iv=arguments.mimic_iv,
+        masks=arguments.masks,
+        images=arguments.images,
+        columns=renamed(arguments.columns),
+        opened=None if arguments.open_all else opened,
+    )
     print(found)
     if not found.ready:
-        raise InputError(f"{path} cannot be used yet; to be mended: {len(found.problems)}")
+        mend = len(found.problems)
+        raise InputError(f"{arguments.path} cannot be used yet; to be mended: {mend}")

@@ -15,7 +15,7 @@ import torch
 from cfbook.study.cohorts import test_set
 from cfbook.study.recipes import Preset, Recipe, obtain, patients
 from cfbook.study.recipes import preset as find_preset
-from cfchest.data import Dataset, load_table
+from cfchest.data import Dataset, LoadOptions, load_table
 from cfchest.folders import Folders, check_given, identity
 from cfchest.graph import paper_grid
 from cfchest.offsets import LogitOffset
@@ -25,10 +25,10 @@ from cfcore.files import check_writable, write_atomically
 from cfcore.generator import Effect, Generator
 from cfcore.interventions import Grid, parse_values
 from cfcore.marginalise import marginalise
+from cfcore.marks import check_place, marked
 from cfcore.predictions import Predictions
 from cfcore.predictor import Predictor, check_device
-from cfcore.restricted import check_place, marked
-from cfcore.shards import World
+from cfcore.shards import Processes
 from cfscm.networks import load
 
 OFFSETS = (0.5, 1.0, 2.0)
@@ -88,7 +88,7 @@ def marginalise_to_folder(
             )
         cohort = test_set(hospital, sizes, "balanced")
     else:
-        cohort = load_table(data, images=images, columns=columns, size=size)
+        cohort = load_table(data, LoadOptions(size=size), images=images, columns=columns)
     model = patients(hospital, sizes).oracle if generator is None else imported(generator)
     model = model.to(device) if isinstance(model, torch.nn.Module) else model
     grid = weighted(Grid.product(dict(map(parse_values, do))) if do else paper_grid(), q, cohort)
@@ -117,7 +117,7 @@ def marginalise_to_folder(
         progress=True,
         provenance=facts,
     )
-    return write(out, found, facts) if World.current(torch.device(device)).rank == 0 else []
+    return write(out, found, facts) if Processes.current(torch.device(device)).rank == 0 else []
 
 
 def check_source(hospital: str, preset: Preset, data: Path | None, generator: str | None) -> None:

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from cfbook.paths import data_file
 from cfcore.checks import InputError
-from cfcore.files import data_file
 
 RISKS = ("R_CM", "R_IE", "R_CVaR_0.50", "R_CVaR_0.25", "R_CVaR_0.10", "R_WC")
 METRICS = {

@@ -105,7 +105,7 @@ def largest_balance(
         Balance(diseased=1, healthy=2, units=array([[2, 2, 2],
                [2, 2, 2]]))
     """
-    healthy, diseased = counts[..., 0].reshape(2, 3), counts[..., 1].reshape(2, 3)
+    healthy, diseased = counts[..., 0], counts[..., 1]
     if counts.min() == 0:
         s, g, y = np.argwhere(counts == 0)[0]
         raise InputError(
@@ -113,7 +113,7 @@ def largest_balance(
             f"{AGE_GROUPS[g]}: no balanced set exists"
         )
     most = counts.sum() // 2 if n is None else n // 2  # of each sex
-    best, size = (0, 0), 0
+    best, size = None, 0
     b = np.arange(1, healthy.min() + 1)
     for a in range(1, diseased.min() + 1):
         units = np.minimum(diseased[..., None] // a, healthy[..., None] // b)  # (2, 3, B)
@@ -122,15 +122,14 @@ def largest_balance(
         if prevalence is not None:
             sizes = np.where(abs(a / (a + b) - prevalence) <= tolerance, sizes, 0)
         if sizes.max() > size:
-            best, size = (a, int(b[sizes.argmax()])), sizes.max()
-    if size == 0:
+            size, i = sizes.max(), sizes.argmax()
+            shrunk = [shrink(row, totals[i]) for row in units[..., i]]
+            best = Balance(a, int(b[i]), np.stack(shrunk))
+    if best is None:
         near = "" if prevalence is None else f" within {tolerance} of {prevalence}"
         few = "" if n is None else f" with {n} images or fewer"
         raise InputError(f"no prevalence{near} leaves all groups filled{few}")
-    a, b = best
-    units = np.minimum(diseased // a, healthy // b)
-    total = min(units.sum(axis=1).min(), most // (a + b))
-    return Balance(a, b, np.stack([shrink(row, total) for row in units]))
+    return best
 
 
 def shrink(units: np.ndarray, total: int) -> np.ndarray:

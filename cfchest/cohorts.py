@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from cfchest.data.dataset import PARENTS
-from cfchest.data.splits import assert_disjoint as assert_disjoint
 from cfcore.checks import InputError
 
 Seed = int | np.random.Generator
@@ -66,6 +65,19 @@ def split(
     parts = {name: table[table.patient.isin(group)] for name, group in groups.items()}
     assert_disjoint(parts)
     return parts
+
+
+def assert_disjoint(parts: Mapping[str, pd.DataFrame]) -> None:
+    """Raise :class:`InputError` if a patient is in two of the parts, or a row has no patient."""
+    seen: dict[str, str] = {}
+    for name, part in parts.items():
+        if part.patient.isna().any():
+            row = part.index[part.patient.isna().to_numpy().argmax()]
+            raise InputError(f"row {row} of {name!r} has no patient: it may be in any part")
+        for patient in part.patient.unique():
+            if patient in seen:
+                raise InputError(f"patient {patient!r} is in {seen[patient]!r} and in {name!r}")
+            seen[patient] = name
 
 
 def age_group(age: pd.Series) -> pd.Series:
@@ -176,29 +188,25 @@ def normalised_age(age: pd.Series) -> pd.Series:
     return ((age - 20) / 70).clip(0, 1)
 
 
-def match_size(
-    table: pd.DataFrame, n: int, *, seed: Seed, by: Sequence[str] = ("effusion",)
-) -> pd.DataFrame:
+def match_size(table: pd.DataFrame, n: int, *, seed: Seed) -> pd.DataFrame:
     """A random subset of a given size: the unbiased control of a biased training set.
 
     Dropping data for bias also costs accuracy, so a biased predictor is compared with one
-    trained on as many images, drawn without bias. The prevalence (the shares of ``by``) is that
-    of the whole table, as nearly as whole numbers allow.
+    trained on the same number of images, drawn without bias. The prevalence is that of the whole
+    table, as nearly as whole numbers allow; missing labels keep their share, too.
 
     Args:
         table: One row for each image.
         n: How many to keep.
         seed: The randomness.
-        by: The columns whose shares are kept; missing values are a value.
     """
     if not 0 <= n <= len(table):
         raise InputError(f"{n} images asked for, {len(table)} are there")
     rng = np.random.default_rng(seed)
     order = pd.Series(rng.permutation(len(table)), index=table.index)
-    strata = table.groupby(list(by), dropna=False)
-    # A rank between 0 and 1 within the stratum: the n lowest take from each its share.
-    place = order.groupby(strata.ngroup()).rank() - 0.5
-    share = place / strata.ngroup().groupby(strata.ngroup()).transform("size")
+    # A rank between 0 and 1 among those of one label: the n lowest take from each its share.
+    ranks = order.groupby(table.effusion.fillna(-1))
+    share = (ranks.rank() - 0.5) / ranks.transform("size")
     chosen = np.argsort(share.to_numpy(), kind="stable")[:n]
     return table.iloc[np.sort(chosen)]
 

@@ -1,16 +1,15 @@
 """Where real patients come from: the published data sets, in folders of this machine."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
 from cfchest.cohorts import labelled
-from cfchest.data import COLUMNS, Dataset, load_chexpert, load_mimic
+from cfchest.data import COLUMNS, Dataset, LoadOptions, load_chexpert, load_mimic
 from cfcore.checks import InputError
 
-NEEDED: Mapping[str, tuple[str, ...]] = {"C": ("chexpert",), "M": ("mimic", "mimic_iv")}
+_NEEDED = {"C": ("chexpert",), "M": ("mimic", "mimic_iv")}
 """The folders without which a hospital has no patients; the images lie in the first."""
 
 
@@ -37,7 +36,7 @@ class Folders:
 
     @property
     def restricted(self) -> tuple[str, ...]:
-        """Whose real patients they are, by names in :mod:`cfcore.restricted`.
+        """Whose real patients they are, among :data:`cfchest.data.SOURCES`.
 
         Example:
             >>> Folders(mimic_iv="DIR", mimic_masks="FILE").restricted
@@ -56,15 +55,15 @@ def check_given(hospital: str, folders: Folders) -> None:
         ...
         cfcore.checks.InputError: real patients of hospital C need --chexpert FOLDER, ...
     """
-    if hospital not in NEEDED:
-        raise InputError(f"hospital must be one of {list(NEEDED)}, not {hospital!r}")
-    absent = [name for name in NEEDED[hospital] if getattr(folders, name) is None]
+    if hospital not in _NEEDED:
+        raise InputError(f"hospital must be one of {list(_NEEDED)}, not {hospital!r}")
+    absent = [name for name in _NEEDED[hospital] if getattr(folders, name) is None]
     if absent:
         options = " and ".join(f"--{name.replace('_', '-')} FOLDER" for name in absent)
-        fields = ", ".join(f"{name}=FOLDER" for name in absent)
+        given = ", ".join(f"{name}=FOLDER" for name in absent)
         raise InputError(
             f"real patients of hospital {hospital} need {options}, in Python a preset with "
-            f"folders=Folders({fields})"
+            f"folders=Folders({given})"
         )
 
 
@@ -72,19 +71,15 @@ def check_given(hospital: str, folders: Folders) -> None:
 def radiographs(hospital: str, folders: Folders, size: int) -> Dataset:
     """All radiographs of a hospital of which sex, age and label are known; none is decoded yet.
 
-    Args:
-        hospital: ``"C"``, CheXpert, or ``"M"``, MIMIC-CXR.
-        folders: Where they are.
-        size: The side to which images are resized.
-
-    Returns:
-        The data set; its tables are read once in a process.
+    The hospital is ``"C"``, CheXpert, or ``"M"``, MIMIC-CXR; images are resized to ``size``. The
+    tables are read once in a process.
     """
     check_given(hospital, folders)
     if hospital == "C":
-        data = load_chexpert(folders.chexpert, size=size, masks=folders.chexpert_masks)
+        data = load_chexpert(folders.chexpert, LoadOptions(size, folders.chexpert_masks))
     else:
-        data = load_mimic(folders.mimic, folders.mimic_iv, size=size, masks=folders.mimic_masks)
+        options = LoadOptions(size, folders.mimic_masks)
+        data = load_mimic(folders.mimic, folders.mimic_iv, options)
     return data.select(labelled(data.table))
 
 
@@ -93,19 +88,11 @@ def identity(hospital: str, folders: Folders, size: int) -> str:
     """A hash of the table of a hospital, by which what was made of it is found.
 
     It knows every label, which images there are and how many bytes each has, since CheXpert is
-    published in two resolutions under one table. It does not know where the folders are: what
-    was made on one machine is found on another.
-
-    Args:
-        hospital: The hospital.
-        folders: Where its data are.
-        size: The side to which images are resized, which is no part of the hash.
-
-    Returns:
-        The hash, in hexadecimal.
+    published in two resolutions under one table. It does not know where the folders are, what
+    was made on one machine being found on another, nor the ``size`` to which images are resized.
     """
     table = radiographs(hospital, folders, size).table[list(COLUMNS)]
-    root = Path(getattr(folders, NEEDED[hospital][0]))
+    root = Path(getattr(folders, _NEEDED[hospital][0]))
     table = table.assign(
         image=table.image.str.removeprefix(f"{root}/"),
         bytes=[Path(image).stat().st_size for image in table.image],

@@ -42,7 +42,7 @@ class LogitOffset(nn.Module):
         return f"beta={self.beta}"
 
 
-def offset(predictions: Predictions, beta: float, *, by: str = "sex") -> Predictions:
+def offset(predictions: Predictions, beta: float) -> Predictions:
     r"""The predictions of a logit-offset predictor, derived from those of its base.
 
     .. math:: \mathrm{logit}\, g_\beta(x, s) = \mathrm{logit}\, g_0(x) + \beta s
@@ -52,9 +52,8 @@ def offset(predictions: Predictions, beta: float, *, by: str = "sex") -> Predict
     patients of one sex become tied.
 
     Args:
-        predictions: Those of the base, on a grid that sets the attribute.
+        predictions: Those of the base, on a grid that sets the sex :math:`s`.
         beta: The offset.
-        by: The attribute :math:`s`.
 
     Example:
         >>> base = Predictions(
@@ -67,14 +66,14 @@ def offset(predictions: Predictions, beta: float, *, by: str = "sex") -> Predict
         >>> offset(base, 0.5).logit_cf.tolist(), offset(base, 0.5).logit_obs.tolist()
         ([[0.0, 0.5]], [0.5])
     """
-    if by not in predictions.grid or by not in predictions.parents:
-        raise InputError(f"neither set nor recorded: an offset needs both of {by!r}", column=by)
-    own = beta * predictions.parents[by].double()
+    if "sex" not in predictions.grid or "sex" not in predictions.parents:
+        raise InputError("neither set nor recorded: an offset needs both of 'sex'", column="sex")
+    own = beta * predictions.parents["sex"].double()
     decoded = predictions.logit_decoded
     return replace(
         predictions,
         logit_decoded=None if decoded is None else decoded.double() + own,
         logit_obs=predictions.logit_obs.double() + own,
         logit_null=predictions.logit_null.double() + own,
-        logit_cf=predictions.logit_cf.double() + beta * predictions.grid[by].double(),
+        logit_cf=predictions.logit_cf.double() + beta * predictions.grid["sex"].double(),
     )

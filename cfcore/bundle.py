@@ -12,8 +12,8 @@ import torch
 
 from cfcore.checks import InputError, check_count
 from cfcore.files import write_atomically
+from cfcore.marks import announced
 from cfcore.predictions import Predictions, check_same_patients, part
-from cfcore.restricted import announced
 
 FORMAT = 1
 LOGITS = ("logit_obs", "logit_null", "logit_cf")

@@ -1,45 +1,11 @@
-"""Files: where the project's data are, and writing whole or not at all."""
+"""Writing files whole or not at all."""
 
 import errno
 import os
 import tempfile
 from pathlib import Path
 
-from cfcore.checks import InputError
-from cfcore.restricted import check_place, sources_in
-
-# The data of the project: beside the package in a checkout. A wheel has the paper's tables in it.
-DATA = Path(__file__).parent.parent / "data"
-PACKAGED = Path(__file__).parent / "data"
-
-
-def data_file(name: str) -> Path:
-    """A file or folder of the project's data, from whatever folder one works in.
-
-    Args:
-        name: Its name below ``data``, such as ``"paper/risk.csv"``.
-
-    Returns:
-        Its path.
-
-    Raises:
-        InputError: If this installation lacks it.
-
-    Example:
-        >>> data_file("paper/risk.csv").name
-        'risk.csv'
-        >>> data_file("paper/none.csv")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        cfcore.checks.InputError: data/paper/none.csv did not come with this installation of ...
-    """
-    found = [place / name for place in (PACKAGED, DATA) if (place / name).exists()]
-    if not found:
-        raise InputError(
-            f"data/{name} did not come with this installation of cfcore (a wheel has data/paper "
-            "only); in a checkout, pip install --editable . gives it"
-        )
-    return found[0]
+from cfcore.marks import check_place, sources_in
 
 
 def check_writable(folder: str | Path, size: int = 1) -> Path:
@@ -86,7 +52,7 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
     The content goes to a temporary file in the same folder, which then takes the name. A full
     disk or a kill leaves what was there before. A link is written through, the permissions of an
     existing file are kept, and what is not a regular file is refused; so is content that carries a
-    mark of real patients, where git would track it (:mod:`cfcore.restricted`).
+    mark of what may not be shared, where git would track it (:mod:`cfcore.marks`).
 
     Args:
         path: Where to write; the folder must exist.
@@ -97,7 +63,7 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
 
     Raises:
         OSError: If it cannot be written; its ``filename`` is the path that was asked for.
-        InputError: If it was made of real patients and git would track it.
+        InputError: If it may not be shared and git would track it.
 
     Example:
         >>> folder = getfixture("tmp_path")

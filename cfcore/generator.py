@@ -8,7 +8,6 @@ from torch import Generator as RandomState
 from torch import Tensor
 
 from cfcore.checks import InputError
-from cfcore.graph import CausalGraph
 
 Parents = Mapping[str, Tensor]
 """The parents of the image, one tensor of shape (B,) per name."""
@@ -22,41 +21,6 @@ Effect = Literal["direct", "total"]
 
 
 @runtime_checkable
-class StructuralModel(Protocol):
-    r"""The part of a structural causal model that acts on parents."""
-
-    graph: CausalGraph
-
-    def act(
-        self,
-        pa: Parents,
-        do: Mapping[str, Tensor | float],
-        *,
-        effect: Effect = "direct",
-        rng: RandomState | None = None,
-    ) -> dict[str, Tensor]:
-        r"""Replaces parents by the values of an intervention.
-
-        The **direct** effect holds every parent that is not intervened on,
-        :math:`\widetilde{\mathbf{pa}} = (\tilde{\mathbf{a}}, \mathbf{c}_i)`. The **total**
-        effect lets the descendants of the intervened variables follow through their
-        mechanisms, :math:`\tilde{y}_j = f_j(\widetilde{\mathbf{pa}}_j, u_j)`, with the noise
-        :math:`u_j` abducted from the observed parents. The label to be predicted, effusion,
-        is held under both unless it is itself intervened on.
-
-        Args:
-            pa: The observed parents, each of shape (B,).
-            do: The values to set: numbers, or tensors of shape (B,).
-            effect: ``"direct"`` or ``"total"``.
-            rng: The source of randomness of discrete mechanisms, whose noise is known only
-                up to a distribution; the mean of that distribution is taken without one.
-
-        Returns:
-            All parents after the action, each of shape (B,).
-        """
-
-
-@runtime_checkable
 class Generator(Protocol):
     r"""A model of the image given its parents, with explicit exogenous noise.
 
@@ -64,6 +28,20 @@ class Generator(Protocol):
 
     .. math:: \tilde{x}_i = \mathrm{predict}\big(\mathrm{abduct}(x_i, \mathbf{pa}_i),
         \widetilde{\mathbf{pa}}_i\big)
+
+    Two further methods are optional. Both are found by name.
+
+    ``act(pa, do, *, effect, rng)`` replaces parents by the values of an intervention (:func:`act`).
+    The **direct** effect holds every parent that is not intervened on,
+    :math:`\widetilde{\mathbf{pa}} = (\tilde{\mathbf{a}}, \mathbf{c}_i)`; a generator without the
+    method has no other. The **total** effect lets the descendants of the intervened variables
+    follow through their mechanisms, :math:`\tilde{y}_j = f_j(\widetilde{\mathbf{pa}}_j, u_j)`, with
+    the noise :math:`u_j` abducted from the observed parents; ``rng`` is the source of randomness of
+    discrete mechanisms, whose noise is known only up to a distribution, and its mean is taken
+    without one. A label is held under both unless it is itself intervened on.
+
+    ``impute(x, pa)`` fills in parents that are NaN, of those that the attribute ``names`` lists, if
+    the attribute ``imputes`` is true.
     """
 
     def abduct(
@@ -77,7 +55,7 @@ class Generator(Protocol):
         r"""Infers the exogenous noise :math:`u_i` of the images.
 
         Args:
-            x: The images, shape (B, 1, H, W), in [0, 1].
+            x: The images, shape (B, C, ...), in [0, 1].
             pa: Their parents, each of shape (B,).
             index: The rows of the images in their cohort, shape (B,); read by generators that
                 look the noise up.
@@ -95,7 +73,7 @@ class Generator(Protocol):
             pa: The parents, each of shape (B,).
 
         Returns:
-            The images, shape (B, 1, H, W), in [0, 1].
+            The images, shape (B, C, ...), in [0, 1].
         """
 
 
@@ -106,7 +84,18 @@ def act(
     effect: Effect = "direct",
     rng: RandomState | None = None,
 ) -> Parents:
-    """Intervene by the generator's own causal model, or directly if it has none."""
+    """The parents after an intervention, by the generator's own ``act``, or directly without one.
+
+    Args:
+        generator: The generator.
+        pa: The observed parents, each of shape (B,).
+        do: The values to set, each of shape (B,).
+        effect: ``"direct"`` or ``"total"``; see :class:`Generator`.
+        rng: The source of randomness of discrete mechanisms.
+
+    Returns:
+        All parents after the action, each of shape (B,).
+    """
     if hasattr(generator, "act"):
         return generator.act(pa, do, effect=effect, **({} if rng is None else {"rng": rng}))
     if effect == "total":
@@ -128,7 +117,7 @@ def counterfactuals(
 
     Args:
         generator: The generator.
-        x: The images, shape (B, C, H, W).
+        x: The images, shape (B, C, ...).
         pa: Their parents, each of shape (B,).
         do: The values to set: numbers, or tensors of shape (B,); none reproduces the images.
         effect: ``"direct"`` or ``"total"``.
@@ -136,7 +125,7 @@ def counterfactuals(
         rng: The source of randomness; means are taken without one.
 
     Returns:
-        The counterfactual images, shape (B, C, H, W).
+        The counterfactual images, shape (B, C, ...).
     """
     noise = generator.abduct(x, pa, index=index, rng=rng)
     rows = len(x)

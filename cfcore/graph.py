@@ -2,12 +2,15 @@ r"""Variables and the directed acyclic graph that joins them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from cfcore.checks import InputError
+import numpy as np
+
+from cfcore.checks import InputError, Numbers
 
 Kind = Literal["binary", "categorical", "continuous"]
 
@@ -77,19 +80,27 @@ class Variable:
             return None
         return tuple(range(max(2, len(self.categories))))
 
-    def check(self, value: float) -> None:
-        """Raises if ``value`` is not one that the variable may take.
+    def check(self, value: float | str) -> float:
+        """A value as a number, which is the code of a category; others are refused.
 
         Example:
-            >>> Variable("sex", "binary", categories=("male", "female")).check(2)
+            >>> sex = Variable("sex", "binary", categories=("male", "female"))
+            >>> sex.check("female")
+            1.0
+            >>> sex.check(2)
             Traceback (most recent call last):
             ...
             cfcore.checks.InputError: sex takes one of (0, 1), not 2
         """
+        if isinstance(value, str):
+            if value not in self.categories:
+                raise InputError(f"{self.name} takes one of {self.categories}, not {value!r}")
+            return float(self.categories.index(value))
         if self.kind != "continuous" and value not in self.values:
             raise InputError(f"{self.name} takes one of {self.values}, not {value}")
         if self.kind == "continuous" and not self.range[0] <= value <= self.range[1]:
             raise InputError(f"{self.name} lies in {list(self.range)}, not at {value}")
+        return float(value)
 
 
 class CausalGraph(Mapping[str, Variable]):
@@ -178,9 +189,109 @@ class CausalGraph(Mapping[str, Variable]):
                 reached.add(name)
         return tuple(name for name in self if name in reached)
 
-    def ancestors(self, name: str) -> tuple[str, ...]:
-        """The variables that cause ``name``, directly or not, in topological order."""
-        return tuple(other for other in self if name in self.descendants(other))
+    @classmethod
+    def from_yaml(cls, source: str | Path) -> "CausalGraph":
+        """Read a graph: the fields of each variable, and its parents, by its name.
+
+        Args:
+            source: The path of a file; or the text itself, if it has several lines or braces.
+
+        Raises:
+            InputError: If it is no graph; the message names the file and the variable.
+
+        Example:
+            >>> graph = CausalGraph.from_yaml('''
+            ... site: {kind: categorical, categories: [Oxford, Lyon]}
+            ... image: {kind: continuous, range: [0, 1], parents: [site]}
+            ... ''')
+            >>> graph
+            CausalGraph(site; image <- site)
+        """
+        import yaml
+
+        given = isinstance(source, str) and ("\n" in source or "{" in source)
+        place = "the graph" if given else str(source)
+        try:
+            text = source if given else Path(source).read_text(encoding="utf-8")
+            root, found = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
+            if not isinstance(found, dict):
+                raise InputError("a mapping of names to variables is needed")
+            names = [key.value for key, _ in root.value]
+            variables = [_variable(name, found.get(name)) for name in names]
+            return cls(variables, {n: f["parents"] for n, f in found.items() if "parents" in f})
+        except (yaml.YAMLError, UnicodeDecodeError, InputError) as error:
+            raise InputError(f"{place}: {error}") from None
+
+    def to_yaml(self) -> str:
+        """The text that :meth:`from_yaml` reads."""
+        import yaml
+
+        def fields(name: str) -> dict[str, object]:
+            found = {key: value for key, value in asdict(self[name]).items() if value}
+            found |= {"parents": self.parents(name)} if self.parents(name) else {}
+            return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+
+        given = {name: {k: v for k, v in fields(name).items() if k != "name"} for name in self}
+        return yaml.safe_dump(given, sort_keys=False, default_flow_style=None, allow_unicode=True)
+
+
+def as_codes(values: Numbers, name: str, graph: CausalGraph | None) -> np.ndarray:
+    """Values of a variable as numbers: names of categories become codes, None becomes NaN.
+
+    Args:
+        values: Numbers or text, shape (N,).
+        name: The name of the variable.
+        graph: The graph that lists its categories; text is refused without one.
+
+    Returns:
+        Numbers, shape (N,).
+
+    Raises:
+        InputError: If a discrete variable does not take a value; the message has its row.
+
+    Example:
+        >>> site = Variable("site", "categorical", categories=("Oxford", "Lyon"))
+        >>> as_codes(["Lyon", None], "site", CausalGraph([site]))
+        array([ 1., nan])
+    """
+    variable = graph[name] if graph is not None and name in graph else None
+    array = np.asarray(values)
+    if array.dtype.kind in "biuf" and (variable is None or variable.kind == "continuous"):
+        return array
+    numbers = np.full(len(array), np.nan)
+    for row, value in enumerate(array):
+        if value is None or value != value:
+            continue
+        if isinstance(value, str) and variable is None:
+            problem = f"{value!r} is text: pass graph=, which lists the categories of {name}"
+            raise InputError(problem, column=name, row=row)
+        try:
+            free = variable is None or (variable.kind == "continuous" and isinstance(value, float))
+            numbers[row] = float(value) if free else variable.check(value)
+        except InputError as error:
+            raise InputError(error.problem, column=name, row=row) from None
+    return numbers
+
+
+def _variable(name: object, fields: object) -> Variable:
+    known = {"kind", "categories", "range", "units", "parents"}
+    if not isinstance(fields, dict):
+        raise InputError(f"{name}: its kind is needed, such as {{kind: binary}}, not {fields!r}")
+    strange = sorted(set(fields) - known)
+    if strange or "kind" not in fields:
+        raise InputError(
+            f"{name}: {f'unknown key {strange[0]!r}' if strange else 'no kind'}; "
+            f"a variable has {', '.join(sorted(known))}"
+        )
+    for key in ("categories", "range", "parents"):
+        if not isinstance(fields.get(key, []), list):
+            raise InputError(f"{name}: {key} is a list, not {fields[key]!r}")
+    categories, ends = fields.get("categories", []), fields.get("range")
+    for category in categories:
+        if not isinstance(category, str):
+            raise InputError(f"{name}: the category {category!r} is not text: put it in quotes")
+    ends = None if ends is None else tuple(map(float, ends))
+    return Variable(name, fields["kind"], tuple(categories), ends, fields.get("units", ""))
 
 
 def _by_name(variables: Iterable[Variable]) -> dict[str, Variable]:

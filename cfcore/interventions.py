@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cfcore.checks import InputError, Numbers, as_tensor, check_count, check_weights
-from cfcore.graph import CausalGraph
+from cfcore.checks import InputError, Numbers, as_tensor, check_count, check_weights, shown
+from cfcore.graph import CausalGraph, as_codes
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cfcore.patients import Patients
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,7 @@ class Grid:
     Args:
         values: What each intervention sets, one tensor of shape (K,) for each variable.
         q: Intervention probabilities, shape (K,); uniform by default.
+        graph: The graph of the variables, which says what categories there are.
 
     Example:
         >>> grid = Grid.product({"sex": [0, 1], "age": [20, 55, 90]})
@@ -34,6 +37,7 @@ class Grid:
 
     values: Mapping[str, Tensor]
     q: Tensor | None = None
+    graph: CausalGraph | None = None
 
     def __post_init__(self) -> None:
         lengths = {name: len(values) for name, values in self.values.items()}
@@ -46,21 +50,41 @@ class Grid:
 
     @classmethod
     def product(
-        cls, values: Mapping[str, Sequence[float]], *, graph: CausalGraph | None = None
+        cls,
+        values: Mapping[str, Sequence[float | str]],
+        q: str | Numbers = "uniform",
+        *,
+        graph: CausalGraph | None = None,
     ) -> "Grid":
         """Every combination of the given values, the last variable changing fastest.
 
         Args:
-            values: The values of each variable; those that its range excludes are refused.
-            graph: The graph that holds the variables.
+            values: The values of each variable: numbers, or names of categories of the graph.
+            q: ``"uniform"``, or K probabilities or counts, in the order of the combinations.
+            graph: The graph of the variables; a value that one of them does not take is refused.
+
+        Example:
+            >>> from cfcore.graph import Variable
+            >>> site = Variable("site", "categorical", categories=("Oxford", "Lyon", "Rome"))
+            >>> grid = Grid.product({"site": ["Lyon", "Rome"]}, [3, 1], graph=CausalGraph([site]))
+            >>> grid.values["site"].tolist(), grid.q.tolist()
+            ([1.0, 2.0], [0.75, 0.25])
         """
-        for name, numbers in values.items() if graph is not None else ():
+        for name, given in values.items() if graph is not None else ():
             if name not in graph:
                 raise InputError(f"the graph has no variable {name!r}", column="grid")
-            for number in numbers:
-                graph[name].check(float(number))
-        atoms = torch.tensor(list(product(*values.values())), dtype=torch.float32)
-        return cls(dict(zip(values, atoms.unbind(dim=1), strict=True)))
+            for value in given:
+                graph[name].check(value)
+        codes = [as_codes(list(given), name, graph) for name, given in values.items()]
+        atoms = torch.tensor(list(product(*codes)), dtype=torch.float32)
+        grid = cls(dict(zip(values, atoms.unbind(dim=1), strict=True)), graph=graph)
+        if isinstance(q, str):
+            if q != "uniform":
+                raise InputError(f"is 'uniform' or {len(grid)} numbers, not {q!r}", column="q")
+            return grid
+        q = as_tensor(q, "q", axes=1).double()
+        counts = len(q) and q.sum() > 1 and bool((q == q.round()).all())
+        return grid.weighted(q / q.sum() if counts else q)
 
     def weighted(self, q: Numbers) -> "Grid":
         """The same interventions under other probabilities."""
@@ -70,7 +94,8 @@ class Grid:
         """The intervention closest to each patient, in units of the spread of each variable.
 
         Args:
-            parents: Values of the grid's variables, each of shape (N,).
+            parents: Values of the grid's variables, each of shape (N,). A category that the grid
+                lacks has no closest one, and is refused, as is a missing value.
 
         Returns:
             Indices in 0 ... K - 1, shape (N,).
@@ -79,21 +104,32 @@ class Grid:
         for name, atoms in self.values.items():
             if name not in parents:
                 raise InputError(f"the patients have no {name!r}, only {', '.join(parents)}")
-            values = as_tensor(parents[name], name, axes=1).double()
+            values = as_tensor(as_codes(parents[name], name, self.graph), name, axes=1).double()
+            lacking = values.isnan()
+            if self.graph is not None and self.graph[name].kind != "continuous":
+                lacking = ~torch.isin(values, atoms.double())
+            if lacking.any():
+                row = int(lacking.nonzero()[0])
+                found = "missing" if values[row].isnan() else f"{shown(values[row].item())} is not"
+                raise InputError(f"{found} on the grid", column=name, row=row)
             scale = (atoms.max() - atoms.min()).double().clamp(min=1e-12)
             distance = distance + ((values[:, None] - atoms.double()) / scale) ** 2
         return distance.argmin(dim=1)
 
-    def empirical(self, parents: Mapping[str, Numbers]) -> "Grid":
+    def empirical(self, patients: "Patients | Mapping[str, Numbers]") -> "Grid":
         """The grid weighted as patients are: each counts for the intervention closest to them.
+
+        Args:
+            patients: The patients, who count by their weights if they have any; or the parents.
 
         Example:
             >>> grid = Grid.product({"sex": [0, 1]})
             >>> grid.empirical({"sex": [0, 1, 1, 1]}).q.tolist()
             [0.25, 0.75]
         """
-        counts = torch.bincount(self.nearest(parents), minlength=len(self))
-        return self.weighted(counts / counts.sum())
+        nearest = self.nearest(getattr(patients, "parents", patients))
+        weight = getattr(patients, "weight", None)
+        return self._counted(nearest, torch.ones(len(nearest)) if weight is None else weight)
 
     def external(self, population: "pd.DataFrame", *, count: str = "count") -> "Grid":
         """The grid weighted by counts of another population.
@@ -105,9 +141,11 @@ class Grid:
         missing = [name for name in (*self.values, count) if name not in population]
         if missing:
             raise InputError(f"the population has no column {missing[0]!r}", column="q")
-        nearest = self.nearest({name: population[name].to_numpy() for name in self.values})
-        weights = as_tensor(population[count], count, axes=1).double()
-        total = torch.zeros(len(self), dtype=torch.float64).index_add_(0, nearest, weights)
+        nearest = self.nearest({name: population[name] for name in self.values})
+        return self._counted(nearest, as_tensor(population[count], count, axes=1))
+
+    def _counted(self, nearest: Tensor, weight: Tensor) -> "Grid":
+        total = torch.zeros(len(self), dtype=torch.float64).index_add_(0, nearest, weight.double())
         return self.weighted(total / total.sum())
 
     def draws(self, patients: int, count: int, *, seed: int) -> dict[str, Tensor]:

@@ -5,9 +5,11 @@ is kept is one logit for each of them, never an image. Finished shards of patien
 that a run that was stopped goes on where it was.
 """
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -17,37 +19,34 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from tqdm import tqdm
 
-from cfchest.data import Dataset
 from cfcore.checks import InputError, check_count
 from cfcore.fingerprint import fingerprint
 from cfcore.generator import Effect, Generator, Noise, Parents, act
-from cfcore.imputation import LOG, count_imputed, fill_in, tell
 from cfcore.interventions import Grid
+from cfcore.marks import marked
+from cfcore.patients import Patients
 from cfcore.predictions import Predictions
 from cfcore.predictor import (
     Labels,
+    Output,
     Predictor,
     blaming,
     check_device,
     check_generator,
     check_predictors,
     evaluating,
-    find_labels,
-    score,
+    find_outputs,
+    logits,
 )
-from cfcore.restricted import marked
-from cfcore.shards import Shards, World
+from cfcore.shards import Processes, Shards
 
+LOG = logging.getLogger(__name__)
 SHARD = 256  # patients that a kill can cost at most
 FIRST = 3  # logits before those of the worlds: observed, null, decoded without the residual
 CHECKED = 3  # patients of a finished shard that are computed again
-AGREEMENT = {
-    False: 1e-3,
-    True: 2e-2,
-}  # of 1 + |logit|: for float32, and for half precision on a GPU
-Values = Mapping[str, Tensor]
-
+AGREEMENT = {False: 1e-3, True: 2e-2}  # of 1 + |logit|: in float32, in half precision on a GPU
 MAX_IMAGES = 144  # in flight; small batches are fastest on a CPU, a GPU wants thousands
+Values = Mapping[str, Tensor]
 
 
 @dataclass
@@ -57,29 +56,39 @@ class Job:
     Attributes:
         generator: Abducts, acts and predicts.
         predictors: The predictors by name.
+        outputs: The outputs of all predictors, in their order.
         data: The patients.
         values: What the interventions set: (K,) for all patients, or (N, K), their own.
         effect: Whether descendants of the intervened variables follow.
         device: Where to compute.
         max_images: Images in flight; halved when memory runs out.
+        workers: Processes that load images ahead.
     """
 
     generator: Generator
     predictors: Mapping[str, Predictor]
-    data: Dataset
-    values: Mapping[str, Tensor]
+    outputs: Sequence[Output]
+    data: Patients
+    values: Values
     effect: Effect
     device: torch.device
     max_images: int
+    workers: int = 0
 
     @property
     def worlds(self) -> int:
         """The number of interventions, K."""
         return next(iter(self.values.values())).shape[-1]
 
+    @property
+    def held(self) -> list[str]:
+        """The parents that are labels, of those that the generator acts on."""
+        acted = getattr(self.generator, "names", self.data.parents)
+        return [name for name in self.data.labels if name in self.data.parents and name in acted]
+
     def shape(self, rows: np.ndarray) -> tuple[int, int, int]:
-        """The shape of the logits of some patients: predictors, patients, and 3 + K."""
-        return len(self.predictors), len(rows), FIRST + self.worlds
+        """The shape of the logits of some patients: outputs, patients, and 3 + K."""
+        return len(self.outputs), len(rows), FIRST + self.worlds
 
     def images(self, rows: np.ndarray) -> str:
         """A hash of what the images of some patients are made of."""
@@ -87,14 +96,11 @@ class Job:
 
     def fingerprint(self) -> dict[str, str]:
         """Hashes of all that the result depends on, but for images that tell their own."""
+        data = self.data
         parts = {
             "generator": self.generator,
-            "predictors": dict(self.predictors),
-            "data": [
-                self.data.table[["image", "patient"]],
-                self.data.parents(),
-                self.data.drawn_by,
-            ],
+            "predictors": [dict(self.predictors), [output.key for output in self.outputs]],
+            "data": [data.patient, data.index, data.parents, self.held, data.drawn_by],
             "grid": dict(self.values),
             "effect": self.effect,
         }
@@ -119,11 +125,14 @@ def decode(
         do: What the worlds set, each of shape (b, k).
 
     Returns:
-        Images, shape (b * k, 1, H, W), and parents, each of shape (b * k,).
+        Images, shape (b * k, C, ...), and parents, each of shape (b * k,).
     """
     times = next(iter(do.values())).shape[1]
+    pa = repeat(pa, times)
     flat = {name: values.reshape(-1) for name, values in do.items()}
-    acted = act(job.generator, repeat(pa, times), flat, job.effect)
+    if job.effect == "total":
+        flat = {name: pa[name] for name in job.held} | flat
+    acted = act(job.generator, pa, flat, job.effect)
     return draw(job, repeat(noise, times), acted), acted
 
 
@@ -141,10 +150,12 @@ def draw(job: Job, noise: Noise, pa: Parents) -> Tensor:
 
 
 def read(job: Job, x: Tensor, pa: Parents) -> Tensor:
-    """The logits of all predictors, shape (predictors, images)."""
+    """The logits of all outputs of all predictors, shape (outputs, images)."""
     x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+    counts = Counter(output.predictor for output in job.outputs)
     with torch.autocast("cuda") if x.is_cuda else nullcontext():
-        return score(job.predictors, x, pa)
+        parts = [logits(name, g, counts[name], x, pa) for name, g in job.predictors.items()]
+    return torch.cat(parts)
 
 
 def without_residual(noise: Noise) -> Noise | None:
@@ -171,13 +182,13 @@ def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) ->
 
     Args:
         job: The job.
-        x: The images of b patients, shape (b, 1, H, W).
+        x: The images of b patients, shape (b, C, ...).
         pa: Their parents, each of shape (b,).
         index: Their rows in the cohort, shape (b,).
         do: What the worlds set, each of shape (b, K).
 
     Returns:
-        Logits, shape (predictors, b, 3 + K); the third is NaN if the noise has no residual.
+        Logits, shape (outputs, b, 3 + K); the third is NaN if the noise has no residual.
     """
     with blaming(f"{type(job.generator).__name__}.abduct()", x):
         noise = job.generator.abduct(x, pa, index=index)
@@ -190,32 +201,27 @@ def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) ->
         if not parts:
             images = torch.cat((*own, images))
             acted = {n: torch.cat((*[pa[n]] * len(own), values)) for n, values in acted.items()}
-        logits = read(job, images, acted)
+        found = read(job, images, acted)
         if not parts:
-            first, logits = logits.tensor_split((len(own) * len(x),), dim=1)
+            first, found = found.tensor_split((len(own) * len(x),), dim=1)
             parts += first.split(len(x), dim=1)
-        parts += logits.unflatten(1, (len(x), -1)).unbind(dim=2)
+        parts += found.unflatten(1, (len(x), -1)).unbind(dim=2)
     if bare is None:
         parts.insert(1, torch.full_like(parts[0], torch.nan))
     observed, decoded, null, *worlds = parts
     return torch.stack((observed, null, decoded, *worlds), dim=2)
 
 
-def patients_at_once(job: Job) -> int:
-    """As many whole patients as the images in flight allow, and at least one."""
-    return max(1, job.max_images // (job.worlds + 1))
-
-
-def shard_logits(job: Job, rows: np.ndarray, bar: tqdm, workers: int) -> Tensor:
-    """Logits of one shard of patients on the CPU, shape (predictors, len(rows), 3 + K).
+def shard_logits(job: Job, rows: np.ndarray, bar: tqdm) -> Tensor:
+    """Logits of one shard of patients on the CPU, shape (outputs, len(rows), 3 + K).
 
     When memory runs out, the images in flight are halved and the shard begins again.
     """
     while True:
         try:
             with torch.inference_mode():
-                logits = torch.cat(list(chunks(job, rows, bar, workers)), dim=1).cpu()
-            return logits.clone()
+                found = torch.cat(list(chunks(job, rows, bar)), dim=1).cpu()
+            return found.clone()
         except torch.OutOfMemoryError:
             if job.max_images == 1:
                 raise
@@ -223,11 +229,11 @@ def shard_logits(job: Job, rows: np.ndarray, bar: tqdm, workers: int) -> Tensor:
             bar.write(f"out of memory: going on with {job.max_images} images in flight")
 
 
-def chunks(job: Job, rows: np.ndarray, bar: tqdm, workers: int) -> Iterator[Tensor]:
-    """Logits of whole patients, chunk by chunk, where they were computed."""
-    data, images = job.data.take(rows), 2 + job.worlds
-    index = cohort_rows(data).to(job.device)
-    for batch in data.batches(patients_at_once(job), workers=workers):
+def chunks(job: Job, rows: np.ndarray, bar: tqdm) -> Iterator[Tensor]:
+    """Logits of as many whole patients as memory allows, chunk by chunk, where they were made."""
+    data = job.data.take(rows)
+    index = data.index.to(job.device)
+    for batch in data.batches(max(1, job.max_images // (job.worlds + 1)), workers=job.workers):
         pa = {name: values.to(job.device) for name, values in batch.pa.items()}
         own = torch.as_tensor(rows[batch.rows])
         do = {
@@ -236,30 +242,22 @@ def chunks(job: Job, rows: np.ndarray, bar: tqdm, workers: int) -> Iterator[Tens
         }
         x = batch.x.to(job.device)
         yield chunk_logits(job, x, fill_in(job.generator, x, pa), index[batch.rows], do)
-        bar.update(len(own) * images)
+        bar.update(len(own) * (2 + job.worlds))
 
 
-def cohort_rows(data: Dataset) -> Tensor:
-    """The rows by which an oracle looks noise up: those of the cohort, where images are numbers."""
-    image = data.table.image
-    rows = image.to_numpy() if image.dtype.kind in "iu" else np.arange(len(image))
-    return torch.tensor(rows, dtype=torch.int64)
-
-
-def check_finite(job: Job, logits: Tensor, rows: np.ndarray) -> None:
+def check_finite(job: Job, found: Tensor, rows: np.ndarray) -> None:
     """Refuse a logit that is not a number, by predictor and patient."""
-    bad = ~logits.isfinite()
+    bad = ~found.isfinite()
     bad[:, :, 2] = False  # none without a residual
     if bad.any():
         g, row, _ = bad.nonzero()[0].tolist()
-        patient = job.data.table.patient.iloc[rows[row]]
-        name = list(job.predictors)[g]
         raise InputError(
-            f"predictor {name!r} gives {logits[bad][0].item()} for patient {patient!r}"
+            f"predictor {job.outputs[g].key!r} gives {found[bad][0].item()} for patient "
+            f"{job.data.patient[rows[row]]!r}"
         )
 
 
-def pieces(rows: np.ndarray) -> list[np.ndarray]:
+def shard_rows(rows: np.ndarray) -> list[np.ndarray]:
     """The rows of each shard."""
     return [rows[start : start + SHARD] for start in range(0, len(rows), SHARD)]
 
@@ -272,11 +270,11 @@ def finished(job: Job, rows: np.ndarray, shards: Shards) -> list[Tensor | None]:
     """
     parts = [
         shards.read(number, job.shape(some), job.images(some)) if shards.has(number) else None
-        for number, some in enumerate(pieces(rows))
+        for number, some in enumerate(shard_rows(rows))
     ]
     if any(part is None for part in parts):
         shards.check_writable(job.shape(rows[:SHARD]))
-    for number, some in enumerate(pieces(rows)):
+    for number, some in enumerate(shard_rows(rows)):
         if parts[number] is not None:
             check_kept(job, some, parts[number], shards, number)
     return parts
@@ -292,18 +290,18 @@ def check_kept(job: Job, rows: np.ndarray, kept: Tensor, shards: Shards, number:
     Args:
         job: The job.
         rows: The patients of the shard.
-        kept: Its logits, shape (predictors, patients, 3 + K).
+        kept: Its logits, shape (outputs, patients, 3 + K).
         shards: The shards.
         number: Its number.
     """
     some = np.unique(np.linspace(0, len(rows) - 1, CHECKED).astype(int))
     with tqdm(disable=True) as bar:
-        now = shard_logits(job, rows[some], bar, workers=0)
+        now = shard_logits(replace(job, workers=0), rows[some], bar)
     then, near = kept[:, some], AGREEMENT[shards.half]
     wrong = ~torch.isclose(now, then, rtol=near, atol=near, equal_nan=True)
     if wrong.any():
         g, row, column = wrong.nonzero()[0].tolist()
-        name, patient = list(job.predictors)[g], job.data.table.patient.iloc[rows[some[row]]]
+        name, patient = job.outputs[g].key, job.data.patient[rows[some[row]]]
         raise InputError(
             f"{shards.path(number)}: predictor {name!r} gives {now[g, row, column]:.4g} for "
             f"patient {patient!r}, but gave {then[g, row, column]:.4g} when the shard was made: "
@@ -312,9 +310,7 @@ def check_kept(job: Job, rows: np.ndarray, kept: Tensor, shards: Shards, number:
         )
 
 
-def new_shard(
-    job: Job, number: int, rows: np.ndarray, shards: Shards, bar: tqdm, workers: int
-) -> Tensor:
+def new_shard(job: Job, number: int, rows: np.ndarray, shards: Shards, bar: tqdm) -> Tensor:
     """Compute and keep one shard, if there is room to keep it and every logit is a number.
 
     What the images are is noted before they are read: should one be replaced meanwhile, the shard
@@ -322,7 +318,7 @@ def new_shard(
     """
     shards.check_writable(job.shape(rows))
     images = job.images(rows) if shards.folder else ""
-    part = shard_logits(job, rows, bar, workers)
+    part = shard_logits(job, rows, bar)
     check_finite(job, part, rows)
     shards.write(number, part, images)
     return part
@@ -331,7 +327,7 @@ def new_shard(
 def marginalise(
     generator: Generator,
     predictors: Mapping[str, Predictor],
-    data: Dataset,
+    data: Patients,
     grid: Grid,
     *,
     labels: Labels | None = None,
@@ -355,14 +351,17 @@ def marginalise(
 
     Args:
         generator: Abducts and predicts, and perhaps acts; on ``device`` already.
-        predictors: Functions of images and parents, or modules of images, that return logits of
-            shape (B,) or (B, 1), by name. Modules are put into evaluation mode for the time being.
-        data: The patients, N of them, with their parents.
+        predictors: Functions of images and parents, or modules of images, by name, that return
+            logits of shape (B,), (B, 1), or (B, L) of L labels. Modules are put into evaluation
+            mode for the time being.
+        data: The patients, N of them, with their parents and labels.
         grid: The interventions, K of them, and their probabilities.
-        labels: What predictors of another finding than ``effusion`` are judged by: for each the
-            name of a column, or labels 0 or 1 of shape (N,), or None. The provenance names it.
-        effect: ``"direct"`` holds the other parents, ``"total"`` lets descendants follow; the label
-            is held under both.
+        labels: What a predictor is judged by, by its name: the name of a label, or of a parent or
+            column of 0 and 1; a list of such names, one for each output; labels of shape (N,); or
+            None. Every other predictor must have an output for each label of the data, in their
+            order. The provenance names the label, and of several outputs all.
+        effect: ``"direct"`` holds the other parents, ``"total"`` lets descendants follow; a parent
+            that is a label too is held under both, unless it is intervened on.
         draws: Instead of the whole grid, this many draws from q for each patient.
         seed: The seed of the draws.
         device: Where to compute.
@@ -375,7 +374,8 @@ def marginalise(
         provenance: What to remember with the predictions.
 
     Returns:
-        The predictions of each predictor, on the CPU.
+        The predictions of each predictor, on the CPU; of one with several outputs by
+        ``"predictor:label"``.
 
     Raises:
         InputError: If an image cannot be read, a predictor returns a value that is not a number, or
@@ -385,98 +385,142 @@ def marginalise(
         OSError: If ``resume_dir`` cannot be written to, which is tried before each shard.
 
     Example:
-        >>> from cfchest.data import from_phantom
-        >>> from cfchest.phantom import Phantom
-        >>> cohort = Phantom(16).sample(3, hospital="C", seed=2027)
-        >>> grid = Grid.product({"sex": [0, 1]})
+        >>> class Shade:
+        ...     def abduct(self, x, pa, *, index=None, rng=None):
+        ...         return x - pa["site"][:, None, None, None] / 2
+        ...     def predict(self, noise, pa):
+        ...         return noise + pa["site"][:, None, None, None] / 2
+        >>> data = Patients(torch.rand(3, 1, 4, 4) / 2, {"site": [0, 1, 0]}, {"ill": [0, 1, 1]})
         >>> brightness = {"brightness": lambda x, pa: x.mean(dim=(1, 2, 3))}
-        >>> result = marginalise(cohort.oracle, brightness, from_phantom(cohort), grid)
-        >>> result["brightness"].logit_cf.shape
-        torch.Size([3, 2])
+        >>> found = marginalise(Shade(), brightness, data, Grid.product({"site": [0, 1]}))
+        >>> found["brightness"].logit_cf.diff().squeeze(1)
+        tensor([0.5000, 0.5000, 0.5000])
     """
     check_count(max_images, "max_images")
     check_predictors(predictors)
     check_generator(generator)
-    for name, given, kind in (("data", data, Dataset), ("grid", grid, Grid)):
+    for name, given, kind in (("data", data, Patients), ("grid", grid, Grid)):
         if not isinstance(given, kind):
             raise InputError(
                 f"must be a {kind.__name__}, not a {type(given).__name__}", column=name
             )
     if effect not in get_args(Effect):
         raise InputError(f"is 'direct' or 'total', not {effect!r}", column="effect")
-    device, known = check_device(device), find_labels(predictors, data, labels)
+    outputs, device = find_outputs(predictors, data, labels), check_device(device)
+    facts = dict(provenance or {}) | marked(data.restricted)
     imputed = count_imputed(generator, data)
     if imputed:
         LOG.info("imputed from the image: %s", tell(imputed))
-        provenance = {"imputed": imputed, **(provenance or {})}
+        facts = {"imputed": imputed} | facts
     values = dict(grid.values) if draws is None else grid.draws(len(data), draws, seed=seed)
     check_recorded(values, data, generator)
-    job = Job(generator, predictors, data, values, effect, device, max_images)
-    world = World.current(job.device)
+    job = Job(generator, predictors, outputs, data, values, effect, device, max_images, workers)
     with evaluating(generator, *predictors.values()):
-        logits = all_logits(job, world, resume_dir, workers, progress)
-    return collect(job, logits, grid.q if draws is None else None, known, provenance)
+        found = all_logits(job, resume_dir, progress)
+    return collect(job, found, grid.q if draws is None else None, facts)
 
 
-def check_recorded(values: Mapping[str, Tensor], data: Dataset, generator: Generator) -> None:
+def check_recorded(values: Values, data: Patients, generator: Generator) -> None:
     """Refuse interventions on variables that were not recorded, of which the null world is one."""
-    recorded = data.parents()
+    imputes = getattr(generator, "imputes", False)
     for name in values:
-        missing = recorded[name].isnan() if name in recorded else torch.ones(len(data)).bool()
-        if missing.all() and not (name in recorded and getattr(generator, "imputes", False)):
-            known = ", ".join(n for n, v in recorded.items() if not v.isnan().all())
+        found = data.parents.get(name)
+        missing = torch.ones(len(data)).bool() if found is None else found.isnan()
+        if missing.all() and not (imputes and found is not None):
+            known = ", ".join(n for n, v in data.parents.items() if not v.isnan().all())
             raise InputError(f"the data have no such parent, only {known}", column=f"grid.{name}")
-        if missing.any() and not getattr(generator, "imputes", False):
-            patient = data.table.patient.iloc[int(missing.nonzero()[0])]
+        if missing.any() and not imputes:
             raise InputError(
-                f"not recorded of {int(missing.sum())} rows, the first of patient {patient!r}; "
-                "leave such rows out",
+                f"not recorded of {int(missing.sum())} rows, the first of patient "
+                f"{data.patient[int(missing.nonzero()[0])]!r}; leave such rows out",
                 column=f"grid.{name}",
             )
 
 
-def all_logits(
-    job: Job, world: World, folder: str | Path | None, workers: int, progress: bool
-) -> Tensor:
-    """The logits of everyone, shape (predictors, N, 3 + K), from finished shards or anew."""
-    rows = np.arange(world.rank, len(job.data), world.size)
-    shards = Shards(folder, job.fingerprint() if folder else {}, world, job.data.restricted)
-    parts = finished(job, rows, shards)
-    images = 2 + job.worlds
+def count_imputed(generator: Generator, data: Patients) -> dict[str, int]:
+    """How many values of each parent a generator has to fill in, of those that miss some.
+
+    A generator says by ``names`` which parents it needs and by ``imputes`` whether it can fill
+    them in from the image. One that says nothing is given what is recorded, NaN and all: an oracle,
+    or a generator that reads no parents.
+
+    Raises:
+        InputError: If a parent that is needed is missing and cannot be filled in.
+    """
+    needed = [name for name in getattr(generator, "names", ()) if name in data.parents]
+    missing = {name: data.parents[name].isnan() for name in needed}
+    counts = {name: int(rows.sum()) for name, rows in missing.items() if rows.any()}
+    if counts and not getattr(generator, "imputes", False):
+        row = min(int(missing[name].nonzero()[0]) for name in counts)
+        raise InputError(
+            f"parents are missing ({tell(counts)}; the first for patient {data.patient[row]!r}), "
+            f"and {type(generator).__name__} cannot impute them: leave such rows out, or use a "
+            "generator trained on partly labelled images",
+            column=next(iter(counts)),
+            row=row,
+        )
+    return counts
+
+
+def tell(counts: Mapping[str, int]) -> str:
+    """Counts in words.
+
+    Example:
+        >>> tell({"sex": 3, "age": 1})
+        'sex of 3 rows, age of 1 row'
+    """
+    return ", ".join(f"{name} of {n:,} row{'s' * (n != 1)}" for name, n in counts.items())
+
+
+def fill_in(generator: Generator, x: Tensor, pa: Parents) -> Parents:
+    """The parents of some images, with missing ones filled in by a generator that imputes."""
+    names = [name for name in getattr(generator, "names", ()) if name in pa]
+    if not getattr(generator, "imputes", False) or not any(pa[n].isnan().any() for n in names):
+        return pa
+    return {**pa, **generator.impute(x, {name: pa[name] for name in names})}
+
+
+def all_logits(job: Job, folder: str | Path | None, progress: bool) -> Tensor:
+    """The logits of everyone, shape (outputs, N, 3 + K), from finished shards or anew."""
+    processes = Processes.current(job.device)
+    rows = np.arange(processes.rank, len(job.data), processes.size)
+    shards = Shards(folder, job.fingerprint() if folder else {}, processes, job.data.restricted)
+    parts, images = finished(job, rows, shards), 2 + job.worlds
     with tqdm(
         total=len(rows) * images, unit=" images", unit_scale=True, disable=not progress
     ) as bar:
-        for number, some in enumerate(pieces(rows)):
+        for number, some in enumerate(shard_rows(rows)):
             if parts[number] is None:
-                parts[number] = new_shard(job, number, some, shards, bar, workers)
+                parts[number] = new_shard(job, number, some, shards, bar)
             else:
                 bar.update(len(some) * images)
     empty = torch.zeros(job.shape(rows[:0]))
-    return world.gather(torch.cat([empty, *parts], dim=1), len(job.data))
+    return processes.gather(torch.cat([empty, *parts], dim=1), len(job.data))
 
 
 def collect(
-    job: Job,
-    logits: Tensor,
-    q: Tensor | None,
-    labels: Mapping[str, tuple[str | None, Tensor | None]],
-    provenance: Mapping[str, object] | None,
+    job: Job, found: Tensor, q: Tensor | None, facts: Mapping[str, object]
 ) -> dict[str, Predictions]:
-    """The predictions of each predictor from all logits, shape (predictors, N, 3 + K)."""
-    parents = job.data.parents()
-    facts = {**(provenance or {}), **marked(job.data.restricted)}
-    return {
-        name: Predictions(
-            logit_obs=logits[g, :, 0].clone(),
-            logit_null=logits[g, :, 1].clone(),
-            logit_decoded=logits[g, :, 2].clone() if logits[g, :, 2].isfinite().all() else None,
-            logit_cf=logits[g, :, FIRST:].clone(),
+    """The predictions of each output from all logits, shape (outputs, N, 3 + K)."""
+    several = {o.predictor: [] for o in job.outputs if o.key != o.predictor}
+    for output in job.outputs:
+        several.get(output.predictor, []).append(output.label)
+    made = {}
+    for output, own in zip(job.outputs, found, strict=True):
+        observed, null, decoded = own[:, :FIRST].T.contiguous().unbind()
+        known = {"predictor": output.predictor, "label": output.label, "effect": job.effect}
+        if output.predictor in several:
+            known["outputs"] = several[output.predictor]
+        made[output.key] = Predictions(
+            logit_obs=observed,
+            logit_null=null,
+            logit_decoded=decoded if decoded.isfinite().all() else None,
+            logit_cf=own[:, FIRST:].clone(),
             grid=job.values,
             q=q,
-            y=labels[name][1],
-            parents=parents,
-            patient=job.data.table.patient.tolist(),
-            provenance={"predictor": name, "label": labels[name][0], "effect": job.effect, **facts},
+            y=output.y,
+            parents=job.data.parents,
+            patient=job.data.patient,
+            provenance=known | facts,
         )
-        for g, name in enumerate(job.predictors)
-    }
+    return made

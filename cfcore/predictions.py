@@ -22,11 +22,11 @@ from cfcore.checks import (
 )
 from cfcore.evaluate import Table, check_logits, check_question, check_table, evaluate_table
 from cfcore.files import write_atomically
+from cfcore.marks import announced
 from cfcore.metrics.loss import Loss
 from cfcore.metrics.stability import flip_rate, mean_absolute_difference
 from cfcore.metrics.summary import from_logits
 from cfcore.resampling import check_patients, check_resampling
-from cfcore.restricted import announced
 
 if TYPE_CHECKING:
     import pandas as pd

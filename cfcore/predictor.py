@@ -1,38 +1,53 @@
 """Predictors as users pass them: checked before anything is computed, called, and labelled."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from cfchest.data import Dataset
 from cfcore.checks import InputError, Numbers, as_tensor, check_labels
 from cfcore.generator import Parents
+from cfcore.patients import Patients
 
-LABEL = "effusion"
-"""The column of labels by which predictors are judged, unless ``labels`` says otherwise."""
-
-Labels = Mapping[str, str | Numbers | None]
-"""By predictor: the name of a column, labels 0 or 1 of shape (N,), or None for no labels."""
+Labels = Mapping[str, str | Sequence[str] | Numbers | None]
+"""By predictor: the name of a label, those of its several outputs in their order, the labels
+themselves, 0 or 1 of shape (N,), or None for no labels."""
 
 
 @runtime_checkable
 class Predictor(Protocol):
-    """Anything that gives a logit for each image, knowing its parents."""
+    """Anything that gives a logit for each image, or several, knowing its parents."""
 
     def __call__(self, x: Tensor, pa: Parents) -> Tensor:
         """Predicts.
 
         Args:
-            x: The images, shape (B, 1, H, W), in [0, 1].
+            x: The images, shape (B, C, ...), in [0, 1].
             pa: The parents, each of shape (B,): the intervened ones under an intervention.
 
         Returns:
-            The logits of disease, shape (B,).
+            The logits, shape (B,) or (B, 1), or (B, L) of L labels.
         """
+
+
+class Output(NamedTuple):
+    """One output of a predictor.
+
+    Attributes:
+        key: The name of the predictor, followed by that of the label if it has several outputs.
+        predictor: The name of the predictor.
+        label: The name of the label that it is judged by, if it has one.
+        y: The labels, shape (N,), None unless all are known.
+    """
+
+    key: str
+    predictor: str
+    label: str | None
+    y: Tensor | None
 
 
 def check_predictors(predictors: Mapping[str, Predictor]) -> None:
@@ -53,13 +68,12 @@ wrap it, lambda x, pa: net(x)
     for name, predictor in predictors.items():
         if not callable(predictor):
             raise InputError(f"predictor {name!r} is a {type(predictor).__name__}, not a function")
+        if isinstance(predictor, nn.Module):
+            continue
         try:
-            signature = None if isinstance(predictor, nn.Module) else inspect.signature(predictor)
-        except ValueError:  # of some builtins there is none
-            signature = None
-        try:
-            if signature is not None:
-                signature.bind(None, None)
+            inspect.signature(predictor).bind(None, None)
+        except ValueError:  # some builtins have no signature
+            continue
         except TypeError:
             raise InputError(
                 f"predictor {name!r} must take images and parents: wrap it, lambda x, pa: {name}(x)"
@@ -111,34 +125,34 @@ def takes_parents(network: nn.Module) -> bool:
         return False
 
 
-def score(predictors: Mapping[str, Predictor], x: Tensor, pa: Parents) -> Tensor:
-    """The logits of all predictors, shape (predictors, images).
+def logits(name: str, predictor: Predictor, count: int, x: Tensor, pa: Parents) -> Tensor:
+    """The logits of a predictor, shape (count, images).
 
     Args:
-        predictors: The predictors by name; see :func:`check_predictors`.
+        name: Its name.
+        predictor: The predictor; see :func:`check_predictors`.
+        count: The number of outputs that it must have.
         x: The images, shape (B, ...).
         pa: Their parents, each of shape (B,).
 
     Raises:
-        InputError: If a predictor gives anything but one logit for each image; it is named.
+        InputError: If it gives anything but so many logits for each image; it is named.
     """
-    return torch.stack([_logits(name, g, x, pa) for name, g in predictors.items()])
-
-
-def _logits(name: str, predictor: Predictor, x: Tensor, pa: Parents) -> Tensor:
     alone = isinstance(predictor, nn.Module) and not takes_parents(predictor)
     with blaming(f"predictor {name!r}", x):
         out = predictor(x) if alone else predictor(x, pa)
     if not isinstance(out, Tensor):
         raise InputError(f"predictor {name!r} gives a {type(out).__name__}, not a tensor of logits")
-    if out.ndim == 2 and out.shape[1] == 1:
-        out = out.squeeze(1)
-    if out.shape != x.shape[:1]:
+    rows = out[:, None] if out.ndim == 1 else out
+    if rows.shape != (len(x), count):
+        wanted = "one logit for each" if count == 1 else f"one for each of {count} labels"
+        choose = f"choose one output, lambda x, pa: {name}(x)[:, 0]"
         raise InputError(
             f"predictor {name!r} gives a tensor of shape {tuple(out.shape)} for {len(x)} images, "
-            f"not one logit for each; choose one output, lambda x, pa: {name}(x)[:, 0]"
+            f"not {wanted}; {choose if count == 1 else ''}or name its labels, "
+            f"labels={{{name!r}: [...]}}"
         )
-    return out.float()
+    return rows.T.float()
 
 
 @contextmanager
@@ -155,57 +169,68 @@ def evaluating(*things: object) -> Iterator[None]:
             part.training = True
 
 
-def find_labels(
-    predictors: Mapping[str, Predictor], data: Dataset, labels: Labels | None
-) -> dict[str, tuple[str | None, Tensor | None]]:
-    """What each predictor predicts: the name of the label, and its values.
+def find_outputs(
+    predictors: Mapping[str, Predictor], data: Patients, labels: Labels | None
+) -> list[Output]:
+    """What each predictor predicts, one output after the other.
 
     Args:
         predictors: The predictors by name.
         data: The patients.
-        labels: Those of some predictors; the others are judged by ``LABEL``, if it is recorded of
-            everyone. A predictor that says by its ``variable``, a name or a variable of a graph,
-            that it reads another one is refused unless it is among these.
-
-    Returns:
-        By predictor, the name of the label and the labels, shape (N,), None if there are none.
+        labels: Those of some predictors. Every other one has an output for each label of the data,
+            in their order; if it says by its ``variable``, a name or a variable of a graph, that it
+            reads another one, it is refused.
     """
     if labels is not None and not isinstance(labels, Mapping):
         raise InputError("are given by predictor, {'mine': 'column'}", column="labels")
-    given = dict(labels or {})
-    unknown = sorted(set(given) - set(predictors))
+    unknown = sorted(set(labels or {}) - set(predictors))
     if unknown:
         raise InputError(f"there is no predictor {unknown[0]!r}", column="labels")
-    own = data.parents([LABEL])[LABEL]
-    usual = (LABEL, None if own.isnan().any() else own.long())
-    found = {}
+    found = []
     for name, predictor in predictors.items():
-        reads = getattr(predictor, "variable", None) or LABEL
+        if labels is not None and name in labels:
+            found += _given(labels[name], data, name)
+            continue
+        reads = getattr(predictor, "variable", None)
         reads = getattr(reads, "name", reads)
-        if name not in given and reads != LABEL:
+        if reads and data.labels and [reads] != list(data.labels):
+            judged = " and ".join(map(repr, data.labels))
             raise InputError(
-                f"predictor {name!r} predicts {reads!r}, but would be judged by {LABEL!r}: pass "
+                f"predictor {name!r} predicts {reads!r}, but would be judged by {judged}: pass "
                 f"labels={{{name!r}: ...}}, the name of a column or the labels themselves"
             )
-        found[name] = _labels(given[name], data, name) if name in given else usual
+        found += _given(list(data.labels) or None, data, name)
     return found
 
 
-def _labels(
-    given: str | Numbers | None, data: Dataset, name: str
-) -> tuple[str | None, Tensor | None]:
+def _given(given: str | Sequence[str] | Numbers | None, data: Patients, name: str) -> list[Output]:
     if given is None:
-        return None, None
-    place, label = f"labels[{name!r}]", None
-    if isinstance(given, str):
-        if given not in data.table:
-            raise InputError(f"the data have no column {given!r}", column=place)
-        label, given = given, data.table[given]
+        return [Output(name, name, None, None)]
+    place = f"labels[{name!r}]"
+    names = [given] if isinstance(given, str) else given
+    if isinstance(names, list | tuple) and names and all(isinstance(n, str) for n in names):
+        if len(set(names)) < len(names):
+            raise InputError(f"a label is named twice in {list(names)}", column=place)
+        keys = [name] if len(names) == 1 else [f"{name}:{label}" for label in names]
+        pairs = zip(keys, names, strict=True)
+        return [Output(key, name, label, _known(label, data, place)) for key, label in pairs]
     values = as_tensor(given, place, axes=1)
     if len(values) != len(data):
         raise InputError(f"has {len(values)} rows, but there are {len(data)}", column=place)
     check_labels(values, place)
-    return label, values.long().cpu()
+    return [Output(name, name, None, values.long().cpu())]
+
+
+def _known(label: str, data: Patients, place: str) -> Tensor | None:
+    """A label, None if some are missing; or a parent or column of 0 and 1."""
+    known = ChainMap(data.labels, data.parents, data.columns)
+    if label not in known:
+        raise InputError(f"the data have no column {label!r}", column=place)
+    values = as_tensor(known[label], place, axes=1)
+    if label in data.labels and values.isnan().any():
+        return None
+    check_labels(values, place)
+    return values.long()
 
 
 def check_device(device: torch.device | str) -> torch.device:

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from cfcore.checks import InputError
@@ -83,12 +82,13 @@ def add_intervals(command: argparse.ArgumentParser) -> None:
 def evaluate(arguments: argparse.Namespace) -> None:
     """Print every metric of a table of probabilities."""
     from cfcore.bootstrap import bootstrap
+    from cfcore.cells import read_cells
     from cfcore.checks import check_count, check_weights
     from cfcore.evaluate import check_question
     from cfcore.evaluate import evaluate as evaluate_scores
     from cfcore.files import write_atomically
     from cfcore.report import as_frame, as_json, as_text
-    from cfcore.scores import patient_column, read_columns, score_columns, weight_column
+    from cfcore.scores import patients, read_scores
 
     refuse_overwriting(arguments.json, arguments.file, arguments.q)
     replicates = arguments.replicates
@@ -96,25 +96,32 @@ def evaluate(arguments: argparse.Namespace) -> None:
         check_count(replicates, "replicates", least=2)
     elif arguments.patient is not None:
         raise InputError("--patient is about intervals only: ask for them with --replicates R")
-    identify = partial(patient_column, asked=arguments.patient) if replicates else None
-    scores = read_columns(arguments.file, score_columns, identify)
-    p_cf = scores.values[:, [name.startswith("p_cf") for name in scores.names]]
-    data = (scores["p_obs"], p_cf, scores["y"] if "y" in scores.names else None)
+    if arguments.file.suffix == ".safetensors":
+        call = "cfcore.Predictions.load(path).bootstrap()"
+        raise InputError(f"{arguments.file}: predictions as cfcore marginalise writes; use {call}")
+    cells = read_cells(arguments.file)
+    if arguments.patient is not None:
+        cells.require(arguments.patient)
+    identifier = arguments.patient or ("patient" if "patient" in cells.header else None)
+    data = read_scores(cells)
+    p_cf = data[1]
+    patient = patients(cells, identifier) if replicates and identifier else None
     options = {name: getattr(arguments, name) for name in ("threshold", "alphas", "bins")}
     if arguments.q is not None:
-        weights = read_columns(arguments.q, weight_column)
+        weights = read_cells(arguments.q)
+        weights.require("q")
         with weights.blame():
-            options["q"] = check_weights(weights["q"], p_cf.shape[1])
+            options["q"] = check_weights(weights.numbers("q"), p_cf.shape[1])
 
     check_question(options["threshold"], options["alphas"], options["bins"])
     resampling = None
-    with scores.blame():
+    with cells.blame():
         if replicates:
-            intervals = {"patient": scores.patient, "replicates": replicates, "level": LEVEL}
+            intervals = {"patient": patient, "replicates": replicates, "level": LEVEL}
             frame = bootstrap(*data, **options, **intervals)
             metrics = dict(zip(frame.metric, frame.estimate, strict=True))
-            patients = len(p_cf) if scores.patient is None else len(set(scores.patient))
-            resampling = intervals | {"patient": scores.identifier, "patients": patients}
+            patients = len(p_cf) if patient is None else len(set(patient))
+            resampling = intervals | {"patient": identifier, "patients": patients}
         else:
             metrics = evaluate_scores(*data, **options)
             frame = as_frame(metrics)

@@ -13,13 +13,13 @@ from torch import Tensor, distributed
 from cfcore.checks import InputError
 from cfcore.files import check_writable, write_atomically
 from cfcore.fingerprint import fingerprint
-from cfcore.restricted import check_place, label, marked
+from cfcore.marks import check_place, label, marked
 
 HEADER = 1024  # bytes of a shard beside its logits, at most
 
 
 @dataclass(frozen=True)
-class World:
+class Processes:
     """The processes that share a computation.
 
     Attributes:
@@ -33,7 +33,7 @@ class World:
     device: torch.device
 
     @classmethod
-    def current(cls, device: torch.device) -> "World":
+    def current(cls, device: torch.device) -> "Processes":
         """Join the processes that ``torchrun`` started; alone without it."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls(0, 1, device)
@@ -72,7 +72,7 @@ class Shards:
         folder: The folder, made if need be; None keeps nothing.
         job: The fingerprints of the parts of the job, by what they are; a folder with shards of
             another job is refused.
-        world: The processes of the job.
+        processes: The processes of the job.
         restricted: Whose real patients it is about.
 
     Attributes:
@@ -83,14 +83,14 @@ class Shards:
         self,
         folder: str | Path | None,
         job: Mapping[str, str],
-        world: World,
+        processes: Processes,
         restricted: Sequence[str] = (),
     ) -> None:
         self.folder = None if folder is None else Path(folder)
         self.job = fingerprint(dict(job))
-        self.world = world
+        self.processes = processes
         self.restricted = restricted
-        self.half = world.device.type == "cuda"
+        self.half = processes.device.type == "cuda"
         if self.folder is None:
             return
         path = self.folder / "job.json"
@@ -111,7 +111,8 @@ class Shards:
     def path(self, number: int) -> Path:
         """The file of a shard."""
         return (
-            self.folder / f"shard-{self.world.rank}-of-{self.world.size}-{number:05d}.safetensors"
+            self.folder
+            / f"shard-{self.processes.rank}-of-{self.processes.size}-{number:05d}.safetensors"
         )
 
     def seal(self, part: Tensor, images: str) -> Tensor:

@@ -39,8 +39,7 @@ class DeepSCM(nn.Module):
 
     .. math:: \tilde{y}_j = f_j\big(\widetilde{\mathbf{pa}}_j, f_j^{-1}(\mathbf{pa}_j, y_j)\big)
 
-    It abducts and predicts as a :class:`~cfcore.generator.Generator` and acts as a
-    :class:`~cfcore.generator.StructuralModel`.
+    It abducts, acts and predicts as a :class:`~cfcore.generator.Generator`.
 
     Args:
         image: The mechanism of the image, made for ``conditions(graph)`` parents.
@@ -136,7 +135,7 @@ class DeepSCM(nn.Module):
         effect: Effect = "direct",
         rng: RandomState | None = None,
     ) -> dict[str, Tensor]:
-        """Intervenes; see :meth:`cfcore.generator.StructuralModel.act`.
+        """Intervenes; see :class:`cfcore.generator.Generator`.
 
         Whoever has the same causes as before keeps the very value, not one that went through
         the mechanism and back.

@@ -21,7 +21,7 @@ from cfcore.extras import needs
 from cfcore.files import write_atomically
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph, Variable
-from cfcore.restricted import announced, label, sources_in
+from cfcore.marks import announced, label, sources_in
 
 Architecture = Literal["small", "densenet121"]
 

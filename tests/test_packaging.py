@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
 
-from cfcore import InputError, files
+from cfbook import paths
+from cfcore import InputError
 from cfcore.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
@@ -103,15 +104,15 @@ def test_data_that_did_not_come_with_the_package_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert files.data_file("nih/grey_levels.csv") == ROOT / "data/nih/grey_levels.csv"
+    assert paths.data_file("nih/grey_levels.csv") == ROOT / "data/nih/grey_levels.csv"
 
     # As in a wheel, which has the tables of the paper and nothing else.
-    monkeypatch.setattr(files, "DATA", tmp_path / "data")
-    monkeypatch.setattr(files, "PACKAGED", ROOT / "data")
-    assert files.data_file("paper/risk.csv").is_file()
-    monkeypatch.setattr(files, "PACKAGED", tmp_path / "data")
+    monkeypatch.setattr(paths, "DATA", tmp_path / "data")
+    monkeypatch.setattr(paths, "PACKAGED", ROOT / "data")
+    assert paths.data_file("paper/risk.csv").is_file()
+    monkeypatch.setattr(paths, "PACKAGED", tmp_path / "data")
     with pytest.raises(InputError, match=r"data/nih/grey_levels.csv did not come .* checkout"):
-        files.data_file("nih/grey_levels.csv")
+        paths.data_file("nih/grey_levels.csv")
 
 
 def needed(*names: str) -> set[str]:
@@ -247,4 +248,4 @@ def test_the_wheel_holds_the_package_and_says_that_it_is_typed(tmp_path: Path) -
     (path,) = tmp_path.glob("cfcore-*.whl")
     names = set(zipfile.ZipFile(path).namelist())
     own = {str(path.relative_to(ROOT)) for path in (ROOT / "cfcore").rglob("*.py")}
-    assert own | {"cfcore/py.typed", "cfcore/book.mplstyle", "cfcore/data/paper/risk.csv"} <= names
+    assert own | {"cfcore/py.typed", "cfcore/book.mplstyle", "cfbook/data/paper/risk.csv"} <= names

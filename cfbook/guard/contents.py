@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cfcore.restricted import MARK
+from cfcore.marks import MARK
 
 Kind = Literal["text", "image", "pickle", "binary"]
 Role = Literal["file", "source", "attachment", "output", "metadata"]

@@ -2,7 +2,7 @@
 
 It looks at what git tracks, at what is about to be committed, or at a rendered book, and refuses
 
-- every artefact, notebook or page that carries a mark of real patients (:mod:`cfcore.restricted`),
+- every artefact, notebook or page that carries a mark of real patients (:mod:`cfcore.marks`),
   renamed, packed or encoded;
 - identifiers in the form of CheXpert (``patient`` and five digits) and MIMIC-CXR (``p`` and
   ``s`` with eight digits, the names of its images, subjects beside words such as ``subject_id``);
@@ -26,7 +26,7 @@ from pathlib import Path
 from cfbook.guard.contents import HEADER, Piece, kind_of, take_apart
 from cfbook.production.notebooks import named_sources
 from cfcore.checks import InputError
-from cfcore.restricted import sources_in
+from cfcore.marks import sources_in
 
 ALLOWED = ".guard.yml"
 STATIC = ("_static/", "_sphinx_design_static/")  # of a rendered book: what the theme brings along

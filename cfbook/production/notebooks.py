@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cfcore.checks import InputError
 from cfcore.extras import needs
 from cfcore.files import write_atomically
-from cfcore.restricted import SOURCES, check_place, marked, sources_in, tracked
+from cfcore.marks import check_place, marked, sources_in, tracked
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -143,7 +143,7 @@ def run(
     What is written depends on the notebook, the parameters and the code alone: timings and paths
     are left out. If a cell fails, the notebook up to that cell is kept beside ``out`` as
     ``<name>.failed.ipynb``, and ``out`` is not touched. A notebook that read real patients is
-    marked in its metadata, and refused where git would track it (:mod:`cfcore.restricted`): before
+    marked in its metadata, and refused where git would track it (:mod:`cfcore.marks`): before
     it runs if its parameters name their folders, else before it is written.
 
     Args:
@@ -260,6 +260,8 @@ def named_sources(given: Mapping[str, object]) -> set[str]:
         >>> named_sources({"data": {"mimic_iv": "DIR"}, "alpha": 0.1})
         {'mimic'}
     """
+    from cfchest.data import SOURCES
+
     named = [value for value in given.values() if isinstance(value, Mapping)]
     words = {str(key).split("_")[0] for value in named for key in value if value[key]}
     return words & set(SOURCES)

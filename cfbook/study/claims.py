@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from cfbook.paths import data_file
 from cfbook.study.design import DESIGN, RISES, Claim, criterion, read_design, reported
 from cfbook.study.runs import BETAS, SETTINGS, STRENGTHS
 from cfbook.study.statistics import Study
 from cfcore.checks import InputError
-from cfcore.files import data_file
 from cfcore.generator import Effect
 from cfcore.intervals import Rule, interval, rule
 

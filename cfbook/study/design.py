@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cfcore.files import DATA
+from cfbook.paths import DATA
 
 DESIGN = DATA / "claims.yml"
 RISES = "S_var rises"

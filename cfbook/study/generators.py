@@ -8,11 +8,11 @@ from pathlib import Path
 
 from torch import Tensor
 
+from cfbook.paths import DATA
 from cfbook.study.artefacts import found_or_made
 from cfbook.study.recipes import Preset, Recipe, examples, parts
 from cfcore.checks import InputError
-from cfcore.files import DATA
-from cfcore.restricted import check_place, marked
+from cfcore.marks import check_place, marked
 from cfscm.fitting import Progress, fit
 from cfscm.image import ImageMechanism
 from cfscm.model import DeepSCM, load, save
@@ -113,7 +113,7 @@ def labelled_pairs(model: DeepSCM, recipe: GeneratorRecipe) -> tuple[Images, Ten
     if not len(data):
         raise InputError("no training image has all parents: lung sizes come from masks")
     images, _ = examples(data, recipe.preset)
-    return images, model.encode(data.parents(model.names))
+    return images, model.encode(data.parents)
 
 
 def make(
@@ -132,7 +132,8 @@ def make(
     """
     check_place(path, recipe.preset.restricted)
     model = untrained(recipe)
-    parents = parts(recipe.hospital, recipe.preset)["train"].parents(model.names)
+    data = parts(recipe.hospital, recipe.preset)["train"]
+    parents = {name: data.parents[name] for name in model.names}
     likelihood = model.fit_parents(parents, seed=recipe.seed)
     checkpoint = path.with_name(f"{path.stem}.checkpoint.safetensors")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -110,12 +110,12 @@ def stability_by_label(preset: Preset) -> pd.DataFrame:
 @torch.inference_mode()
 def share_right(model: Generator, hidden: Dataset, data: Dataset) -> float:
     """The share of hidden labels that a generator imputes as they were recorded."""
-    own = hidden.parents(model.names)
+    own = {name: hidden.parents[name] for name in model.names}
     guess = [
         model.impute(x, {name: values[rows] for name, values in own.items()})["effusion"]
         for rows, x, _ in hidden.batches(128)
     ]
-    return (torch.cat(guess) == data.parents(["effusion"])["effusion"]).double().mean().item()
+    return (torch.cat(guess) == data.parents["effusion"]).double().mean().item()
 
 
 def responses(
@@ -130,7 +130,7 @@ def responses(
         data: The same patients as they were recorded.
     """
     said = marginalise(model, {m.name: reader for m, reader in readers.items()}, rows, paper_grid())
-    pa = data.parents()
+    pa = data.parents
     given = {m: replace(said[m.name], y=pa["effusion"].long(), parents=pa) for m in readers}
     frame = study(given, replicates=2).frame().set_index([*KEYS, "metric"])["estimate"]
     rows_of = [(m.family, m.strength, m.seed) for m in readers]

@@ -83,7 +83,7 @@ def examples(model: DeepSCM, truth: Generator, data: Dataset) -> tuple[Tensor, T
     for patient in PATIENTS:
         rows.append(alike(data, patient, besides=rows))
     chosen = data.take(rows)
-    x, pa = chosen[:], chosen.parents()
+    x, pa = chosen[:], chosen.parents
     index = torch.tensor(chosen.table.image.to_numpy().copy())
     do = {n: torch.tensor([float(a[n]) for a in ACTIONS]) for n in ACTIONS[0]}
     drawn = []

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from cfbook.paths import DATA
 from cfbook.study.runs import SETTINGS, Member
 from cfbook.study.statistics import KEYS, Study
-from cfcore.files import DATA
 from cfcore.generator import Effect
 
 RESULTS = DATA / "results"

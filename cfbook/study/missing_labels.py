@@ -218,7 +218,7 @@ def imputation(model: DeepSCM, data: Dataset) -> pd.DataFrame:
         Columns ``variable, measure, value, baseline``: accuracy and AUC of discrete variables, mean
         error and R2 of continuous ones. The baseline always says the commonest value, or the mean.
     """
-    pa, x = data.parents(model.names), data[:]
+    pa, x = {name: data.parents[name] for name in model.names}, data[:]
     hidden = {name: torch.full_like(values, torch.nan) for name, values in pa.items()}
     filled, rows = model.impute(x, hidden), []
     with torch.no_grad():
@@ -256,12 +256,12 @@ def hidden_metrics(
     Returns:
         One row for each metric; columns ``recorded``, one for each parent, and ``all``.
     """
-    names, label = tuple(names or model.names), data.parents(["effusion"])["effusion"].long()
+    names, label = tuple(names or model.names), data.parents["effusion"].long()
     found = {}
     for title, some in {"recorded": (), **{n: (n,) for n in names}, "all": names}.items():
         rows = data.select(data.table.assign(**dict.fromkeys(some, torch.nan)))
         given = marginalise(model, {"g": predictor}, rows, paper_grid())["g"]
-        given = replace(given, y=label, parents=data.parents())
+        given = replace(given, y=label, parents=data.parents)
         found[title] = given.evaluate() | attribute_variances(given)
     return pd.DataFrame(found).rename_axis("metric").reset_index()
 

@@ -214,7 +214,7 @@ class Training:
         self.schedule = recipe.schedule
         data = partly_labelled(recipe)
         self.model = _untrained(recipe)
-        self.pa = data.parents(self.model.names)
+        self.pa = {name: data.parents[name] for name in self.model.names}
         self.images: Images = examples(data, recipe.preset)[0]
         self.history: dict[str, list[Progress]] = {}
 

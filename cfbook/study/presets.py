@@ -66,7 +66,7 @@ class Preset:
 
     @property
     def restricted(self) -> tuple[str, ...]:
-        """Whose real patients they are, by names in :mod:`cfcore.restricted`."""
+        """Whose real patients they are, by names in :mod:`cfcore.marks`."""
         return () if self.folders is None else self.folders.restricted
 
 

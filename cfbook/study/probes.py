@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cfbook.paths import DATA
 from cfbook.study.artefacts import found_or_made
 from cfbook.study.presets import Preset
 from cfchest.data import Dataset, from_phantom
 from cfchest.phantom import COEFFICIENTS, HOSPITALS, Phantom
-from cfcore.files import DATA
 from cfscm.networks import PredictorConfig, Reader, build, load, save
 from cfscm.training import TrainingConfig, train
 
@@ -105,8 +105,8 @@ def make_judge(judge: Judge, path: Path, *, progress: bool = False) -> Reader:
     epochs = train(
         reader,
         train_data[:],
-        train_data.parents([name])[name],
-        validation=(stop[:], stop.parents([name])[name]),
+        train_data.parents[name],
+        validation=(stop[:], stop.parents[name]),
         seed=judge.seed,
         config=judge.training,
         progress=progress,

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from cfbook.paths import DATA
 from cfbook.study.artefacts import found_or_made
 from cfbook.study.presets import DECISIVE
 from cfbook.study.presets import PRESETS as PRESETS
@@ -22,8 +23,7 @@ from cfchest.data import Dataset, from_phantom
 from cfchest.folders import identity, radiographs
 from cfchest.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
 from cfcore.checks import InputError
-from cfcore.files import DATA
-from cfcore.restricted import check_place, marked
+from cfcore.marks import check_place, marked
 from cfscm.networks import Reader, build, load, save
 from cfscm.training import Images, train
 
@@ -174,14 +174,14 @@ def training_table(recipe: Recipe, table: pd.DataFrame) -> pd.DataFrame:
 
 def labelled_images(data: Dataset) -> tuple[Tensor, Tensor]:
     """All images of a data set, rendered, and their labels."""
-    return data[:], data.parents(["effusion"])["effusion"]
+    return data[:], data.parents["effusion"]
 
 
 def examples(data: Dataset, preset: Preset) -> tuple[Images, Tensor]:
     """What a predictor learns from: rendered images in memory, real ones left where they are."""
     if preset.folders is None:
         return labelled_images(data)
-    return data, data.parents(["effusion"])["effusion"]
+    return data, data.parents["effusion"]
 
 
 def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = False) -> Reader:

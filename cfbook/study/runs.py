@@ -11,6 +11,7 @@ from typing import get_args
 
 import torch
 
+from cfbook.paths import DATA, data_file
 from cfbook.study.cohorts import Kind, test_set
 from cfbook.study.generators import GeneratorRecipe, obtain_generator
 from cfbook.study.recipes import Preset, Recipe, obtain, patients
@@ -20,7 +21,6 @@ from cfchest.offsets import offset
 from cfcore import __version__
 from cfcore.bundle import load_bundle, save_bundle
 from cfcore.checks import InputError
-from cfcore.files import DATA, data_file
 from cfcore.generator import Effect, Generator
 from cfcore.marginalise import MAX_IMAGES, marginalise
 from cfcore.predictions import Predictions

@@ -13,7 +13,6 @@ from cfchest.phantom import HOSPITALS, Cohort
 from cfchest.phantom.equations import effusion_probability, parent_noise
 from cfcore.checks import InputError
 from cfcore.generator import Effect, Generator, act
-from cfcore.marginalise import cohort_rows
 from cfcore.predictor import Predictor
 
 
@@ -75,7 +74,7 @@ def world_scores(
         raise InputError("the world 'observed' is there already", column="worlds")
     names = ["observed", *worlds]
     parts: dict[str, dict[str, list[Tensor]]] = {p: {w: [] for w in names} for p in predictors}
-    index = cohort_rows(data)
+    index = data.index
     for rows, x, pa in data.batches(batch):
         noise = generator.abduct(x, pa, index=index[rows])
         for name in names:

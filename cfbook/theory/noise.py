@@ -16,7 +16,6 @@ from cfchest.data import Dataset
 from cfchest.graph import CHEST
 from cfcore.generator import Effect, Generator, Parents, act
 from cfcore.graph import CausalGraph
-from cfcore.marginalise import cohort_rows
 from cfcore.metrics import stability_variance
 from cfcore.predictor import Predictor
 
@@ -76,7 +75,7 @@ def generator_noise(
         worlds |= {f"{name} = {value}": {name: float(value)} for value in graph[name].values}
     rng, device = torch.Generator(device).manual_seed(seed), torch.device(device)
     kept: dict[str, dict[tuple[str, str], list[Tensor]]] = defaultdict(lambda: defaultdict(list))
-    index = cohort_rows(data)
+    index = data.index
     for rows, x, pa in data.batches(batch):
         place = (x.to(device), {n: v.to(device) for n, v in pa.items()}, index[rows].to(device))
         for source, scores in _scores(
@@ -87,7 +86,7 @@ def generator_noise(
     whole = {s: {k: torch.cat(v) for k, v in part.items()} for s, part in kept.items()}
     made = [
         {"intervention": world, "effect": effect, "classifier": name}
-        | _row(whole, (world, name), do, data.parents())
+        | _row(whole, (world, name), do, data.parents)
         for world, do in worlds.items()
         for name in audited
     ]

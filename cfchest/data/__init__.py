@@ -1,13 +1,14 @@
 """Chest radiographs, each data set brought to one schema: a table, and images on demand.
 
->>> from cfchest.data import load_nih
->>> data = load_nih("/data/nih_cxr14")  # doctest: +SKIP
+>>> from cfchest.data import LoadOptions, load_nih
+>>> data = load_nih("/data/nih_cxr14", LoadOptions(size=64))  # doctest: +SKIP
 >>> print(data.report)  # doctest: +SKIP
->>> data[:8].shape, data.parents()["age"].shape  # doctest: +SKIP
+>>> data[:8].shape, data.parents["age"].shape  # doctest: +SKIP
 """
 
 from cfchest.data.chexpert import load_chexpert
-from cfchest.data.dataset import COLUMNS, PARENTS, RACES, Batch, Dataset, schema
+from cfchest.data.dataset import COLUMNS, PARENTS, RACES, SOURCES, Dataset, schema
+from cfchest.data.loading import LoadOptions
 from cfchest.data.mimic import load_mimic
 from cfchest.data.nih import load_nih
 from cfchest.data.own import load_table
@@ -17,8 +18,9 @@ __all__ = [
     "COLUMNS",
     "PARENTS",
     "RACES",
-    "Batch",
+    "SOURCES",
     "Dataset",
+    "LoadOptions",
     "from_phantom",
     "load_chexpert",
     "load_mimic",

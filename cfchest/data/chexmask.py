@@ -4,7 +4,7 @@ Gaggion et al., *CheXmask: a large-scale dataset of anatomical segmentation mask
 multi-center chest x-ray images*, Scientific Data 11, 511 (2024).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +12,31 @@ import pandas as pd
 from tqdm import tqdm
 
 from cfchest.data.ledger import EXAMPLES, Ledger
-from cfchest.data.sheet import Sheet, read_chunks
+from cfchest.data.sheet import Sheet, read_sheets
 from cfcore.checks import InputError
 
 DICE = "Dice RCA (Mean)"
-LUNGS = ("Left Lung", "Right Lung")
-CHUNK = 2_000
+LUNGS = ["Left Lung", "Right Lung"]
+TRUSTED = 0.7
+"""The least mean Dice estimate of a mask that is trusted, as its authors advise."""
 
 
-def run_length_area(runs: str) -> int:
-    """The number of pixels in a run-length mask, ``"start length start length ..."``.
+def run_length_area(runs: str) -> float:
+    """The pixels in a run-length mask, ``"start length start length ..."``; NaN if it is none.
 
     Example:
-        >>> run_length_area("3 2 10 5")
-        7
+        >>> run_length_area("3 2 10 5"), run_length_area("3 2 10")
+        (7.0, nan)
     """
-    return int(np.array(runs.split()[1::2], dtype=np.int64).sum())
+    numbers = runs.split()
+    if len(numbers) % 2 or not all(number.isdigit() for number in numbers):
+        return float("nan")
+    return float(sum(map(int, numbers[1::2])))
+
+
+def mask_sheets(path: Path, column: str) -> Iterator[Sheet]:
+    """The masks of a file that runs to gigabytes, some at a time; ``column`` names the image."""
+    return read_sheets(path, (column, DICE, *LUNGS, "Height", "Width"), records=2_000)
 
 
 def lung_sizes(
@@ -37,14 +46,12 @@ def lung_sizes(
     *,
     column: str,
     key: Callable[[pd.Series], pd.Series] = lambda names: names,
-    dice: float = 0.7,
 ) -> pd.Series:
     """Lung size: the area of both lungs as a fraction of the image.
 
     Lungs are segmented by a network; how well is estimated by reverse classification accuracy.
-    The authors advise to distrust masks whose mean Dice estimate is below 0.7; those and
-    images without a mask are left missing, and counted. The file runs to gigabytes and is read
-    in pieces; only the masks that are wanted are decoded.
+    Masks that are not to be trusted (:data:`TRUSTED`) and images without a mask are left missing,
+    and counted. Only the masks that are wanted are decoded.
 
     Args:
         path: The CSV of the data set, of either resolution, plain or gzipped; without one all
@@ -53,51 +60,43 @@ def lung_sizes(
         ledger: Where what is left missing is counted.
         column: The column that names the image.
         key: From the names in that column to those in ``images``.
-        dice: The least trusted mean Dice estimate.
 
     Returns:
         Fractions or NaN, indexed like ``images``.
     """
     if path is None:
-        ledger.add("set missing", "lung size", ["no masks were given"], count=len(images))
+        ledger.add("set missing", "lung size", ["no masks were given"], len(images))
         return pd.Series(np.nan, index=images.index)
-    columns = (column, DICE, *LUNGS, "Height", "Width")
-    sizes = []
-    chunks = read_chunks(Path(path), columns, records=CHUNK)
-    for sheet in tqdm(chunks, desc="reading CheXmask", disable=None):
+    sizes = [pd.Series(dtype="float64")]
+    for sheet in tqdm(mask_sheets(Path(path), column), desc="reading CheXmask", disable=None):
         names = key(sheet.frame[column])
-        sizes.append(_trusted(sheet.filtered(names.isin(images)), dice, ledger).rename(names))
+        sizes.append(_trusted(sheet.filtered(names.isin(images)), ledger).rename(names))
     found = pd.concat(sizes)
     if not found.index.is_unique:
         twice = found.index[found.index.duplicated()][0]
         raise InputError(f"{path} has two masks of {twice!r}. Remove one of the rows.")
-    absent = ~images.isin(found.index)
-    if absent.any():
-        places = [f"{name} is not in {path}" for name in images[absent][:EXAMPLES]]
-        ledger.add("set missing", "lung size: no mask", places, count=int(absent.sum()))
+    absent = images[~images.isin(found.index)]
+    if len(absent):
+        places = [f"{name} is not in {path}" for name in absent[:EXAMPLES]]
+        ledger.add("set missing", "lung size: no mask", places, len(absent))
     return images.map(found)
 
 
-def _trusted(sheet: Sheet, dice: float, ledger: Ledger) -> pd.Series:
-    doubtful = ~(sheet.numbers(DICE) >= dice)
-    empty = sheet.frame[list(LUNGS)].isna().any(axis=1) & ~doubtful
-    reason = f"lung size: Dice estimate of the mask below {dice:g}"
+def _trusted(sheet: Sheet, ledger: Ledger) -> pd.Series:
+    doubtful = ~(sheet.numbers(DICE) >= TRUSTED)
+    empty = sheet.frame[LUNGS].isna().any(axis=1) & ~doubtful
+    reason = f"lung size: Dice estimate of the mask below {TRUSTED:g}"
     ledger.mark("set missing", reason, sheet, doubtful, DICE)
     ledger.mark("set missing", "lung size: a lung without a mask", sheet, empty)
-    return fractions(sheet.filtered(~doubtful & ~empty)).reindex(sheet.frame.index)
+    return lung_fractions(sheet.filtered(~doubtful & ~empty)).reindex(sheet.frame.index)
 
 
-def fractions(sheet: Sheet) -> pd.Series:
+def lung_fractions(sheet: Sheet) -> pd.Series:
     """The area of the two masks of each record over the area of its image."""
     area = sheet.numbers("Height") * sheet.numbers("Width")
     lungs = pd.Series(0.0, index=sheet.frame.index)
     for column in LUNGS:
-        runs = sheet.frame[column]
-        sheet.refuse(~runs.map(_well_formed).astype(bool), column, "pairs 'start length'")
-        lungs += runs.map(run_length_area).astype("float64")
+        lungs += sheet.frame[column].map(run_length_area).astype("float64")
+        sheet.refuse(lungs.isna(), column, "pairs 'start length'")
         sheet.refuse(~(lungs <= area), column, "masks no larger than Height x Width")
     return lungs / area
-
-
-def _well_formed(runs: str) -> bool:
-    return len(runs.split()) % 2 == 0 and runs.replace(" ", "").isdigit()

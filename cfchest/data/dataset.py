@@ -1,22 +1,22 @@
 """One schema for every data set: a table with one row for each image, and images on demand."""
 
 import os
-from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
-from tqdm import tqdm
 
-from cfchest.data.images import Memmap, Source, Stored
+from cfchest.data.images import Memmap
 from cfchest.data.ledger import Ledger
 from cfcore.checks import InputError
-from cfcore.restricted import announce, check_place
+from cfcore.marks import announce, check_place
+from cfcore.patients import Patients, Source, Stored
+
+SOURCES = ("chexpert", "mimic", "nih", "table")
+"""The sources of real patients; ``"table"`` is the user's own."""
 
 PARENTS = ("sex", "age", "race", "lung_size", "effusion")
 """The parents of the image in the chest graph, in the order of the table."""
@@ -35,18 +35,8 @@ RANGES = {
     "effusion": (0, 1),
 }
 
-Rows = int | slice | Sequence[int] | np.ndarray | Tensor | pd.Index
 
-
-class Batch(NamedTuple):
-    """Some rows of a data set: their numbers, shape (B,), images and parents."""
-
-    rows: np.ndarray
-    x: Tensor
-    pa: dict[str, Tensor]
-
-
-class Dataset:
+class Dataset(Patients):
     """A table of patients and the radiographs that belong to it, decoded when asked for.
 
     The table is small and always in memory; choosing a cohort is work on the table
@@ -80,8 +70,8 @@ class Dataset:
         >>> data = Dataset(table, torch.rand(3, 8, 8), name="toy")
         >>> data
         Dataset('toy', 3 images of 2 patients)
-        >>> data[1:].shape, data.parents(["age"])
-        (torch.Size([2, 1, 8, 8]), {'age': tensor([40., 41., 70.])})
+        >>> data[1:].shape, data.parents["age"]
+        (torch.Size([2, 1, 8, 8]), tensor([40., 41., 70.]))
         >>> data.take([2]).table.patient.item()
         'b'
     """
@@ -95,46 +85,32 @@ class Dataset:
         report: Ledger | None = None,
     ) -> None:
         self.name = name
-        self.table = schema(table)
         self.report = report or Ledger(name, read=len(table), kept=len(table))
-        self._source = images if callable(images) else Stored(torch.as_tensor(images))
-        self._rows = np.arange(len(table))
-        if isinstance(self._source, Stored) and len(self._source.images) != len(table):
-            raise InputError(f"{len(self._source.images)} images for {len(table)} rows")
+        super().__init__(images, **_described(schema(table)))
+        kept = getattr(self._source, "images", None) if isinstance(self._source, Stored) else None
+        if kept is not None and kept.ndim != 3 and kept.shape[1] != 1:
+            raise InputError(f"images have shape {tuple(kept.shape)}, expected (N, 1, H, W)")
         announce(self.restricted)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def __repr__(self) -> str:
         patients = self.table.patient.nunique()
         return f"Dataset({self.name!r}, {len(self):,} images of {patients:,} patients)"
 
     @property
+    def table(self) -> pd.DataFrame:
+        """One row for each image."""
+        return self.columns
+
+    @property
     def restricted(self) -> tuple[str, ...]:
-        """Whose real patients they are, by names in :mod:`cfcore.restricted`."""
+        """Whose real patients they are, by names in :data:`SOURCES`."""
         return (self.report.source,) if self.report.source else ()
 
     @property
-    def drawn_by(self) -> Source | None:
-        """The function that draws the images, unless it can tell what they are made of."""
-        return None if hasattr(self._source, "fingerprint") else self._source
-
-    def __getitem__(self, rows: Rows) -> Tensor:
-        """The images of some rows, float32 in [0, 1], shape (B, 1, H, W); B = 1 for an integer."""
-        return self._source(np.atleast_1d(self._rows[_indexer(rows)]))
-
-    def parents(self, columns: Sequence[str] = PARENTS) -> dict[str, Tensor]:
-        """Parents as float32 tensors, shape (N,), NaN where missing."""
-        unknown = [name for name in columns if name not in PARENTS]
-        if unknown:
-            raise InputError(f"{unknown} are not among the parents {list(PARENTS)}")
-        return {name: torch.tensor(self.table[name].to_numpy(np.float32)) for name in columns}
-
-    def take(self, rows: Rows) -> "Dataset":
-        """The data set of some rows, in the order given; nothing is decoded."""
-        chosen = np.atleast_1d(np.arange(len(self))[_indexer(rows)])
-        return self._with(self.table.iloc[chosen].reset_index(drop=True), self._rows[chosen])
+    def index(self) -> Tensor:
+        """The rows by which an oracle looks noise up; of the cohort, if images are numbers."""
+        numbered = self.table.image.dtype.kind in "iu"
+        return torch.tensor(self.table.image.to_numpy(np.int64)) if numbered else super().index
 
     def select(self, table: pd.DataFrame) -> "Dataset":
         """The data set of a cohort: rows by the index of ``table``, values from ``table``.
@@ -149,49 +125,9 @@ class Dataset:
         rows = table.index.to_numpy(dtype=np.int64)
         if not np.array_equal(self.table.image.iloc[rows].to_numpy(), table.image.to_numpy()):
             raise InputError(f"the table is no part of {self!r}: its images are others")
-        return self._with(schema(table), self._rows[rows])
-
-    def batches(
-        self,
-        size: int = 64,
-        *,
-        columns: Sequence[str] = PARENTS,
-        shuffle: torch.Generator | None = None,
-        workers: int = 0,
-        progress: str | None = None,
-    ) -> Iterator[Batch]:
-        """Go through the data set once, decoding ahead in worker processes.
-
-        Args:
-            size: Rows in a batch; the last one may be smaller.
-            columns: The parents to give.
-            shuffle: The source of a random order; by default rows come in order.
-            workers: Worker processes that decode; 0 decodes here.
-            progress: The title of a progress bar, shown on a terminal.
-
-        Yields:
-            Row numbers, images and parents.
-        """
-        count, pa = len(self), self.parents(columns)
-        order = torch.arange(count) if shuffle is None else torch.randperm(count, generator=shuffle)
-        chunks = [rows.numpy() for rows in order.split(size)] if count else []
-        # With a generator of its own the loader leaves the global random state alone.
-        loader = DataLoader(
-            self, batch_size=None, sampler=chunks, num_workers=workers, generator=torch.Generator()
-        )
-        with tqdm(total=count, desc=progress, disable=None if progress else True) as bar:
-            for rows, x in zip(chunks, loader, strict=True):
-                yield Batch(rows, x, {name: values[rows] for name, values in pa.items()})
-                bar.update(len(rows))
-
-    def fingerprint(self) -> str:
-        """A hash of the images by what they are made of, "" if their source cannot tell.
-
-        Images in memory are hashed by their pixels, files by their names, sizes and modification
-        times. Nothing is decoded.
-        """
-        own = getattr(self._source, "fingerprint", None)
-        return own(self._rows) if own else ""
+        data = self.take(rows)
+        data._describe(**_described(schema(table)))
+        return data
 
     def cached(self, folder: str | Path, *, workers: int = 0, size: int = 64) -> "Dataset":
         """Decode every image once into a file and read from that file ever after.
@@ -211,20 +147,20 @@ class Dataset:
         Returns:
             The same data set, reading from the cache.
         """
-        if not hasattr(self._source, "fingerprint"):
+        if self.drawn_by is not None:
             raise InputError(
                 f"{self.name} draws its images with {self._source!r}, which has no method "
                 "fingerprint(rows) to tell when a cache is stale"
             )
         if not len(self):
             raise InputError(f"{self!r} has no image to cache")
-        path = Path(folder) / f"images-{self._source.fingerprint(self._rows)[:32]}.npy"
+        path = Path(folder) / f"images-{self.fingerprint()[:32]}.npy"
         if not path.is_file():
             check_place(path, self.restricted)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write(path, size, workers)
-        data = self._with(self.table, np.arange(len(self)))
-        data._source = Memmap(path)
+        data = copy(self)
+        data._rows, data._source = np.arange(len(self)), Memmap(path)
         return data
 
     def _write(self, path: Path, size: int, workers: int) -> None:
@@ -233,17 +169,19 @@ class Dataset:
             shape = (len(self), *self[0].shape[-2:])
             array = np.lib.format.open_memmap(name, mode="w+", dtype=np.uint8, shape=shape)
             title = f"decoding {self.name}"
-            for rows, x, _ in self.batches(size, columns=(), workers=workers, progress=title):
+            for rows, x, _ in self.batches(size, workers=workers, progress=title):
                 array[rows] = (x[:, 0] * 255).round().clamp(0, 255).byte().numpy()
             array.flush()
             name.replace(path)
         finally:
             name.unlink(missing_ok=True)
 
-    def _with(self, table: pd.DataFrame, rows: np.ndarray) -> "Dataset":
-        data = copy(self)
-        data.table, data._rows = table, rows
-        return data
+
+def _described(table: pd.DataFrame) -> dict[str, object]:
+    """What patients are, of a table under the schema."""
+    parents = {name: table[name] for name in PARENTS}
+    labels = {"effusion": table.effusion}
+    return {"parents": parents, "labels": labels, "patient": table.patient, "columns": table}
 
 
 def schema(table: pd.DataFrame) -> pd.DataFrame:
@@ -291,10 +229,3 @@ def _in_range(table: pd.DataFrame, name: str) -> pd.Series:
             f"row {row}: {name} = {values[row]:g}, expected {low} to {high} or missing"
         )
     return values
-
-
-def _indexer(rows: Rows) -> slice | np.ndarray:
-    if isinstance(rows, slice):
-        return rows
-    rows = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
-    return rows if rows.size else rows.astype(np.int64)

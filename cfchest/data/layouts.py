@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-AIMI = "https://stanfordaimi.azurewebsites.net"
-STANFORD = "https://stanfordmlgroup.github.io/competitions/chexpert"
-PHYSIONET = "https://physionet.org/content"
-BOX = "https://nihcc.app.box.com/v/ChestXray-NIHCC"
-CXR = f"{PHYSIONET}/mimic-cxr-jpg"
-IV = f"{PHYSIONET}/mimiciv"
+from cfcore.checks import InputError
+
+_STANFORD = "https://stanfordmlgroup.github.io/competitions/chexpert"
+_RACES = "https://stanfordaimi.azurewebsites.net/datasets/192ada7c-4d43-466e-b8bb-b81992bb80cf"
+_CXR = "https://physionet.org/content/mimic-cxr-jpg"
+_IV = "https://physionet.org/content/mimiciv"
+_BOX = "https://nihcc.app.box.com/v/ChestXray-NIHCC"
+CHEXMASK = "https://physionet.org/content/chexmask-cxr-segmentation-data"
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,9 @@ class Part:
         beside: Whether it may also lie beside the folder.
 
     Example:
-        >>> Part(("train.csv",), "labels", "...").find(Path("/nowhere")) is None
-        True
+        >>> labels = Part(("train.csv",), "labels", "https://example.org")
+        >>> print(labels, labels.find(Path("/nowhere")))
+        train.csv (labels), from https://example.org None
     """
 
     names: tuple[str, ...]
@@ -40,57 +43,62 @@ class Part:
         found = (path for place in places for name in self.names for path in place.glob(name))
         return next(found, None)
 
+    def path(self, folder: Path) -> Path:
+        """Where it is, or :class:`InputError` naming what was looked for."""
+        found = self.find(folder)
+        if found is None:
+            names = ", ".join(map(repr, self.names))
+            raise InputError(f"{folder} holds none of {names}; is it the folder as published?")
+        return found
 
-def mimic_table(part: str, purpose: str) -> Part:
+    def __str__(self) -> str:
+        return f"{' or '.join(self.names)} ({self.purpose}), from {self.origin}"
+
+
+def _mimic(part: str, purpose: str) -> Part:
     """A table of MIMIC-CXR-JPG, packed or not."""
     name = f"mimic-cxr-2.0.0-{part}.csv"
-    return Part((f"{name}.gz", name), purpose, CXR)
+    return Part((f"{name}.gz", name), purpose, _CXR)
 
 
-def mimic_iv_table(name: str, purpose: str) -> Part:
-    """A table of MIMIC-IV, in the folder of its version, packed or not."""
+def _mimic_iv(name: str, purpose: str) -> Part:
+    """A table in ``hosp`` (version 2 and later) or in ``core``: version 1 has both folders."""
     folders, endings = ("hosp", "core"), ("csv.gz", "csv")
-    return Part(tuple(f"{f}/{name}.{end}" for f in folders for end in endings), purpose, IV)
+    return Part(tuple(f"{f}/{name}.{end}" for f in folders for end in endings), purpose, _IV)
 
 
-LAYOUTS: Mapping[str, tuple[Part, ...]] = {
-    "chexpert": (
-        Part(("train.csv",), "sexes, ages and labels of the training images", STANFORD),
-        Part(("valid.csv",), "sexes, ages and labels of the validation images", STANFORD),
-        Part(("train",), "the training images", STANFORD),
-        Part(("valid",), "the validation images", STANFORD),
-        Part(
-            ("CHEXPERT DEMO.xlsx",),
-            "races",
-            f"{AIMI}/datasets/192ada7c-4d43-466e-b8bb-b81992bb80cf",
-            needed=False,
-            beside=True,
-        ),
-    ),
-    "mimic": (
-        mimic_table("metadata", "which images there are, their views and dates"),
-        mimic_table("chexpert", "labels"),
-        mimic_table("split", "the publisher's split"),
-        Part(("files",), "the images", CXR),
-    ),
-    "mimic_iv": (
-        mimic_iv_table("patients", "sexes and ages"),
-        mimic_iv_table("admissions", "races"),
-    ),
-    "nih": (
-        Part(
+LAYOUTS: Mapping[str, Mapping[str, Part]] = {
+    "chexpert": {
+        "train": Part(("train.csv",), "sexes, ages and labels of the training images", _STANFORD),
+        "valid": Part(("valid.csv",), "sexes, ages and labels of the validation images", _STANFORD),
+        "training images": Part(("train",), "the training images", _STANFORD),
+        "validation images": Part(("valid",), "the validation images", _STANFORD),
+        "races": Part(("CHEXPERT DEMO.xlsx",), "races", _RACES, needed=False, beside=True),
+    },
+    "mimic": {
+        "metadata": _mimic("metadata", "which images there are, their views and dates"),
+        "labels": _mimic("chexpert", "labels"),
+        "split": _mimic("split", "the publisher's split"),
+        "images": Part(("files",), "the images", _CXR),
+    },
+    "mimic_iv": {
+        "patients": _mimic_iv("patients", "sexes and ages"),
+        "admissions": _mimic_iv("admissions", "races"),
+    },
+    "nih": {
+        "table": Part(
             ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv"),
             "patients, sexes, ages, views and labels",
-            BOX,
+            _BOX,
         ),
-        Part(("images", "images_*"), "the images", BOX),
-        Part(("train_val_list.txt",), "the publisher's split: training", BOX, needed=False),
-        Part(("test_list.txt",), "the publisher's split: test", BOX, needed=False),
-    ),
-    "nih cache": (
-        Part(("metadata.csv",), "patients, sexes, ages, views and labels", "your own cache"),
-        Part(("images_*.npz",), "the images", "your own cache"),
-    ),
+        "images": Part(("images", "images_*"), "the images", _BOX),
+        "train": Part(("train_val_list.txt",), "the publisher's split: training", _BOX, False),
+        "test": Part(("test_list.txt",), "the publisher's split: test", _BOX, False),
+    },
+    "nih cache": {
+        "table": Part(("metadata.csv",), "patients, sexes, ages, views and labels", "your cache"),
+        "images": Part(("images_*.npz",), "the images", "your cache"),
+    },
 }
 """The files of each folder that the loaders read.
 
@@ -100,6 +108,6 @@ LAYOUTS: Mapping[str, tuple[Part, ...]] = {
 
 def elsewhere(kind: str, folder: Path) -> Path | None:
     """The folder that was probably meant: one above or up to two below that has the first file."""
-    first = LAYOUTS[kind][0]
+    first = next(iter(LAYOUTS[kind].values()))
     below = sorted(path for depth in ("*", "*/*") for path in folder.glob(depth) if path.is_dir())
     return next((path for path in (folder.parent, *below) if first.find(path)), None)

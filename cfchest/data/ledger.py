@@ -1,6 +1,6 @@
 """What a loader dropped, and what it set missing: counted by reason, with places to look at."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -20,6 +20,11 @@ class Entry:
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        plural = f"{self.unit[:-1]}ies" if self.unit.endswith("y") else f"{self.unit}s"
+        told = f"{self.count:,} {self.unit if self.count == 1 else plural} {self.effect}"
+        return "\n    ".join([f"  {told}: {self.reason}", *self.examples])
+
 
 @dataclass
 class Ledger:
@@ -30,7 +35,7 @@ class Ledger:
         read: Records seen.
         kept: Images in the data set.
         entries: The reasons, in the order in which they were met.
-        source: Whose real patients they are, a name in :mod:`cfcore.restricted`; "" for nobody's.
+        source: Whose real patients they are, among :data:`cfchest.data.SOURCES`; "" for nobody's.
 
     Example:
         >>> ledger = Ledger("Miniature", read=3, kept=2)
@@ -48,13 +53,7 @@ class Ledger:
     source: str = ""
 
     def add(
-        self,
-        effect: str,
-        reason: str,
-        places: Iterable[str],
-        *,
-        count: int = 1,
-        unit: str = "image",
+        self, effect: str, reason: str, places: Sequence[str], count: int = 1, unit: str = "image"
     ) -> None:
         """Add ``count`` records to a reason, showing ``places`` until three are known."""
         for entry in self.entries:
@@ -82,32 +81,15 @@ class Ledger:
             effect: ``"dropped"``, ``"set missing"``, ``"set to 0"`` or ``"set to 1"``.
             reason: Why.
             sheet: Where the records are.
-            chosen: Boolean, indexed by record number.
+            chosen: Boolean, indexed by line.
             column: The column whose value the examples quote.
             unit: What a record is: an image, a patient, an admission.
         """
-        rows = chosen.index[chosen.to_numpy(dtype=bool)]
-        if len(rows):
-            places = [sheet.where(row, column) for row in rows[:EXAMPLES]]
-            self.add(effect, reason, places, count=len(rows), unit=unit)
-
-    def count(self, reason: str) -> int:
-        """How many records were met for a reason; 0 if it never came up."""
-        return sum(entry.count for entry in self.entries if entry.reason == reason)
-
-    def frame(self) -> pd.DataFrame:
-        """The account as a table: ``effect, reason, unit, count, example``."""
-        rows = [(e.effect, e.reason, e.unit, e.count, "; ".join(e.examples)) for e in self.entries]
-        return pd.DataFrame(rows, columns=["effect", "reason", "unit", "count", "example"])
+        lines = chosen.index[chosen.to_numpy(dtype=bool)]
+        if len(lines):
+            places = [sheet.where(line, column) for line in lines[:EXAMPLES]]
+            self.add(effect, reason, places, len(lines), unit)
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {self.kept:,} of {self.read:,} images kept"]
-        for entry in self.entries:
-            unit = entry.unit if entry.count == 1 else _plural(entry.unit)
-            lines.append(f"  {entry.count:,} {unit} {entry.effect}: {entry.reason}")
-            lines.extend(f"    {example}" for example in entry.examples)
-        return "\n".join(lines)
-
-
-def _plural(unit: str) -> str:
-    return f"{unit[:-1]}ies" if unit.endswith("y") else f"{unit}s"
+        title = f"{self.name}: {self.kept:,} of {self.read:,} images kept"
+        return "\n".join([title, *map(str, self.entries)])

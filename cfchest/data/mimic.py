@@ -9,30 +9,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from cfchest.data.assembly import OnFailure, assemble, located
-from cfchest.data.cells import Policy, ages, labels, races, sexes, views
 from cfchest.data.chexmask import lung_sizes
+from cfchest.data.codes import LABEL, ages, labels, races, sexes, views
 from cfchest.data.dataset import Dataset
+from cfchest.data.layouts import LAYOUTS
 from cfchest.data.ledger import Ledger
-from cfchest.data.sheet import Sheet, find_file, read_sheet
+from cfchest.data.loading import DEFAULTS, LoadOptions, assemble, located
+from cfchest.data.sheet import Sheet, read_sheet
 
-LABEL = "Pleural Effusion"
-STUDY = ["subject_id", "study_id"]
+_STUDY = ("subject_id", "study_id")
 
 
-def load_mimic(
-    root: str | Path,
-    mimic_iv: str | Path,
-    *,
-    size: int | None = 224,
-    masks: str | Path | None = None,
-    dice: float = 0.7,
-    uncertain: Policy = "zero",
-    blank: Policy = "zero",
-    unreadable: OnFailure = "raise",
-    verify: bool = False,
-    workers: int = 0,
-) -> Dataset:
+def load_mimic(root: str | Path, mimic_iv: str | Path, options: LoadOptions = DEFAULTS) -> Dataset:
     r"""Load the frontal (AP and PA) radiographs of MIMIC-CXR-JPG.
 
     ``root`` holds ``files/p10/...`` and the tables ``mimic-cxr-2.0.0-metadata.csv.gz``,
@@ -54,53 +42,42 @@ def load_mimic(
     Args:
         root: The folder of MIMIC-CXR-JPG.
         mimic_iv: The folder of MIMIC-IV.
-        size: The side to which images are resized; ``None`` leaves them.
-        masks: The CSV of CheXmask for MIMIC-CXR-JPG.
-        dice: The least Dice estimate of a mask that is trusted.
-        uncertain: What a label of -1 becomes: ``"zero"``, ``"one"``, ``"missing"``, ``"drop"``.
-        blank: What an empty label becomes.
-        unreadable: Whether a missing file, or with ``verify`` a broken one, raises or is dropped
-            and counted.
-        verify: Whether to decode every file now. Otherwise a broken file raises when it is
-            first decoded; either way the message names it and the line that lists it.
-        workers: Worker processes for ``verify``.
+        options: What is left to you.
 
     Returns:
         The data set; ``print(dataset.report)`` tells what was dropped or set missing.
     """
     root, ledger = Path(root), Ledger("MIMIC-CXR", source="mimic")
     sheet = _frontal(root, ledger)
-    sheet, effusion = _effusion(root, sheet, ledger, uncertain=uncertain, blank=blank)
-    subject, study, dicom = (sheet.frame[name] for name in (*STUDY, "dicom_id"))
+    sheet, effusion = _effusion(root, sheet, ledger, options)
+    subject, study, dicom = (sheet.frame[name] for name in (*_STUDY, "dicom_id"))
+    folder = f"{root}/files/p" + subject.str[:2] + "/p" + subject + "/s" + study
     sex, age = _sex_and_age(Path(mimic_iv), sheet, ledger)
     table = located(
         sheet,
-        image=f"{root}/files/p" + subject.str[:2] + "/p" + subject + "/s" + study + "/" + dicom,
+        image=folder + "/" + dicom + ".jpg",
         sex=sex,
         age=age,
         race=_races(Path(mimic_iv), subject, ledger),
-        lung_size=lung_sizes(masks, dicom, ledger, column="dicom_id", dice=dice),
+        lung_size=lung_sizes(options.masks, dicom, ledger, column="dicom_id"),
         effusion=effusion,
         patient=subject,
         study=study,
         view=views(sheet, "ViewPosition", ledger),
         split=_splits(root, sheet, ledger),
     )
-    table["image"] += ".jpg"
-    return assemble(table, ledger, size=size, unreadable=unreadable, verify=verify, workers=workers)
+    return assemble(table, ledger, options)
 
 
-def _published(root: Path, part: str) -> Path:
-    name = f"mimic-cxr-2.0.0-{part}.csv"
-    return find_file(root, f"{name}.gz", name)
+def _published(root: Path, part: str, *columns: str) -> Sheet:
+    return read_sheet(LAYOUTS["mimic"][part].path(root), columns)
 
 
 def _frontal(root: Path, ledger: Ledger) -> Sheet:
-    columns = ("dicom_id", *STUDY, "ViewPosition", "StudyDate")
-    sheet = read_sheet(_published(root, "metadata"), columns)
-    for column in ("dicom_id", *STUDY):
+    sheet = _published(root, "metadata", "dicom_id", *_STUDY, "ViewPosition", "StudyDate")
+    for column in ("dicom_id", *_STUDY):
         sheet.filled(column, "an identifier")
-    sheet.unique(["dicom_id"])
+    sheet.unique("dicom_id")
     ledger.read = len(sheet.frame)
     frontal = sheet.frame["ViewPosition"].isin(("AP", "PA"))
     ledger.mark("dropped", "neither AP nor PA", sheet, ~frontal, "ViewPosition")
@@ -108,17 +85,17 @@ def _frontal(root: Path, ledger: Ledger) -> Sheet:
 
 
 def _effusion(
-    root: Path, sheet: Sheet, ledger: Ledger, *, uncertain: Policy, blank: Policy
+    root: Path, sheet: Sheet, ledger: Ledger, options: LoadOptions
 ) -> tuple[Sheet, pd.Series]:
     """The labels of the studies, one for each image, and the images that remain."""
-    table = read_sheet(_published(root, "chexpert"), (*STUDY, LABEL))
-    table.unique(STUDY)
+    table = _published(root, "labels", *_STUDY, LABEL)
+    table.unique(*_STUDY)
     studies, labelled = _keys(sheet.frame), _keys(table.frame)
     unread = ~studies.isin(labelled)
     ledger.mark("set missing", "study not in the label file", sheet, unread, "study_id")
 
     table = table.filtered(labelled.isin(studies))
-    values = labels(table, LABEL, ledger, uncertain=uncertain, blank=blank, unit="study")
+    values = labels(table, LABEL, ledger, options, unit="study")
     keep = unread | studies.isin(labelled[values.index])
     effusion = studies.map(values.set_axis(labelled[values.index]))
     return sheet.filtered(keep), effusion[keep]
@@ -129,23 +106,17 @@ def _keys(frame: pd.DataFrame) -> pd.Series:
 
 
 def _splits(root: Path, sheet: Sheet, ledger: Ledger) -> pd.Series:
-    table = read_sheet(_published(root, "split"), ("dicom_id", "split"))
-    table.unique(["dicom_id"])
+    table = _published(root, "split", "dicom_id", "split")
+    table.unique("dicom_id")
     splits = sheet.frame["dicom_id"].map(table.frame.set_index("dicom_id")["split"])
     ledger.mark("set missing", "split: not in the split file", sheet, splits.isna(), "dicom_id")
     return splits
 
 
-def _module(mimic_iv: Path, name: str) -> Path:
-    """A table in ``hosp`` (version 2 and later) or in ``core``: version 1 has both folders."""
-    folders, endings = ("hosp", "core"), ("csv.gz", "csv")
-    return find_file(mimic_iv, *(f"{part}/{name}.{end}" for part in folders for end in endings))
-
-
 def _sex_and_age(mimic_iv: Path, sheet: Sheet, ledger: Ledger) -> tuple[pd.Series, pd.Series]:
     columns = ("subject_id", "gender", "anchor_age", "anchor_year")
-    patients = read_sheet(_module(mimic_iv, "patients"), columns)
-    patients.unique(["subject_id"])
+    patients = read_sheet(LAYOUTS["mimic_iv"]["patients"].path(mimic_iv), columns)
+    patients.unique("subject_id")
     subject = sheet.frame["subject_id"]
     patients = patients.filtered(patients.frame["subject_id"].isin(subject))
     owner = patients.frame["subject_id"]
@@ -163,7 +134,7 @@ def _sex_and_age(mimic_iv: Path, sheet: Sheet, ledger: Ledger) -> tuple[pd.Serie
 
 
 def _races(mimic_iv: Path, subject: pd.Series, ledger: Ledger) -> pd.Series:
-    path = _module(mimic_iv, "admissions")
+    path = LAYOUTS["mimic_iv"]["admissions"].path(mimic_iv)
     column = "ethnicity" if path.parent.name == "core" else "race"
     sheet = read_sheet(path, ("subject_id", column))
     return races(sheet, column, "subject_id", subject, ledger, upper=True)

@@ -5,73 +5,44 @@ weakly-supervised classification and localization of common thorax diseases*, CV
 pp. 3462-3471; https://nihcc.app.box.com/v/ChestXray-NIHCC.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from cfchest.data.assembly import OnFailure, assemble, located, read_archive
-from cfchest.data.cells import ages, sexes, views
 from cfchest.data.chexmask import lung_sizes
+from cfchest.data.codes import ages, sexes, views
 from cfchest.data.dataset import Dataset
-from cfchest.data.images import Stored
+from cfchest.data.layouts import LAYOUTS
 from cfchest.data.ledger import Ledger
-from cfchest.data.sheet import Sheet, find_file, read_sheet, readable
-from cfchest.data.splits import check_published
+from cfchest.data.loading import (
+    DEFAULTS,
+    LoadOptions,
+    assemble,
+    assemble_stored,
+    located,
+)
+from cfchest.data.sheet import Sheet, read_sheet, readable
 from cfcore.checks import InputError
 
-FINDINGS = frozenset(
-    (
-        "Atelectasis",
-        "Cardiomegaly",
-        "Consolidation",
-        "Edema",
-        "Effusion",
-        "Emphysema",
-        "Fibrosis",
-        "Hernia",
-        "Infiltration",
-        "Mass",
-        "No Finding",
-        "Nodule",
-        "Pleural_Thickening",
-        "Pneumonia",
-        "Pneumothorax",
-    )
-)
+_FINDINGS = (
+    "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema", "Fibrosis",
+    "Hernia", "Infiltration", "Mass", "No Finding", "Nodule", "Pleural_Thickening", "Pneumonia",
+    "Pneumothorax",
+)  # fmt: skip
 
-PUBLISHED = {
+_PUBLISHED = {
     "image": "Image Index",
     "patient": "Patient ID",
     "followup": "Follow-up #",
     "age": "Patient Age",
     "view": "View Position",
     "findings": "Finding Labels",
-}
-"""The columns of the published table; the sex is called Patient Gender or Patient Sex."""
+}  # the sex is called Patient Gender or Patient Sex
 
-CACHE = {
-    "image": "image",
-    "patient": "patient",
-    "followup": "followup",
-    "age": "age",
-    "view": "view",
-    "findings": "finding_labels",
-}
-"""The columns of the table of a cache, which calls the sex sex and may have a split."""
+_CACHE = {name: name for name in (*_PUBLISHED, "sex")} | {"findings": "finding_labels"}
 
 
-def load_nih(
-    root: str | Path,
-    *,
-    size: int | None = None,
-    masks: str | Path | None = None,
-    dice: float = 0.7,
-    unreadable: OnFailure = "raise",
-    verify: bool = False,
-    workers: int = 0,
-) -> Dataset:
+def load_nih(root: str | Path, options: LoadOptions = DEFAULTS) -> Dataset:
     """Load NIH ChestX-ray14, as published or from a cache of small images.
 
     As published, ``root`` holds ``Data_Entry_2017_v2020.csv`` and the images in ``images/`` or
@@ -87,88 +58,72 @@ def load_nih(
 
     Args:
         root: The folder.
-        size: The side to which images are resized; by default they keep their own.
-        masks: The CSV of CheXmask for ChestX-ray8.
-        dice: The least Dice estimate of a mask that is trusted.
-        unreadable: Whether a missing file, or with ``verify`` a broken one, raises or is dropped
-            and counted.
-        verify: Whether to decode every file now. Otherwise a broken file raises when it is
-            first decoded; either way the message names it and the line that lists it.
-        workers: Worker processes for ``verify``.
+        options: What is left to you; no label is uncertain or blank.
 
     Returns:
         The data set; ``print(dataset.report)`` tells what was dropped or set missing.
     """
     root, ledger = Path(root), Ledger("NIH ChestX-ray14", source="nih")
     if (root / "metadata.csv").is_file():
-        return _load_cache(root, ledger, size=size, masks=masks, dice=dice)
+        return _load_cache(root, ledger, options)
 
-    path = find_file(root, "Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
-    sheet = read_sheet(path, PUBLISHED.values(), optional=("Patient Gender", "Patient Sex"))
+    path = LAYOUTS["nih"]["table"].path(root)
+    sheet = read_sheet(path, _PUBLISHED.values(), optional=("Patient Gender", "Patient Sex"))
     sex = "Patient Sex" if sheet.frame["Patient Gender"].isna().all() else "Patient Gender"
-    table = _table(sheet, {**PUBLISHED, "sex": sex}, ledger, masks, dice)
-    splits = _listed_splits(root)
+    sheet = sheet.renamed({**_PUBLISHED, "sex": sex})
+    table, splits = _records(sheet, ledger, options), _listed_splits(root)
     if splits:
         table["split"] = table.image.map(splits)
-        unlisted, image = table.split.isna(), PUBLISHED["image"]
-        ledger.mark("set missing", "split: in no list", sheet, unlisted, image)
+        ledger.mark("set missing", "split: in no list", sheet, table.split.isna(), "image")
     table["image"] = _paths(root, table.image)
-    return assemble(table, ledger, size=size, unreadable=unreadable, verify=verify, workers=workers)
+    return assemble(table, ledger, options)
 
 
-def _load_cache(
-    root: Path, ledger: Ledger, *, size: int | None, masks: str | Path | None, dice: float
-) -> Dataset:
-    sheet = read_sheet(root / "metadata.csv", (*CACHE.values(), "sex"), optional=("split",))
-    table = _table(sheet, {**CACHE, "sex": "sex"}, ledger, masks, dice)
-    if sheet.frame.split.notna().any():
-        table["split"] = sheet.frame.split
-    check_published(table)
-    table = table.drop(columns=["file", "record"]).assign(image=np.arange(len(table)))
-    ledger.kept = len(table)
+def _load_cache(root: Path, ledger: Ledger, options: LoadOptions) -> Dataset:
+    sheet = read_sheet(root / "metadata.csv", _CACHE.values(), optional=("split",))
+    split, sheet = sheet.frame.split, sheet.renamed(_CACHE)
+    table = _records(sheet, ledger, options)
+    if split.notna().any():
+        table["split"] = split
     archives = sorted(root.glob("images_*.npz"))
     if len(archives) != 1:
         raise InputError(f"{root} should hold one 'images_<side>.npz' but has {len(archives)}")
-    images = read_archive(archives[0], sheet, CACHE["image"])
-    return Dataset(table, Stored(images, size), name=ledger.name, report=ledger)
+    return assemble_stored(table, ledger, options, archives[0], sheet)
 
 
-def _table(
-    sheet: Sheet, names: Mapping[str, str], ledger: Ledger, masks: str | Path | None, dice: float
-) -> pd.DataFrame:
-    sheet.filled(names["image"], "a file name")
-    sheet.unique([names["image"]])
+def _records(sheet: Sheet, ledger: Ledger, options: LoadOptions) -> pd.DataFrame:
+    sheet.filled("image", "a file name")
+    sheet.unique("image")
     ledger.read = len(sheet.frame)
     # The first edition writes an age of 58 years as 058Y.
-    years = sheet.frame[names["age"]].str.replace(r"^(\d+)Y$", r"\1", regex=True)
-    sheet = Sheet(sheet.path, sheet.frame.assign(**{names["age"]: years}))
-    image = sheet.frame[names["image"]]
-    patient = _patients(sheet, names["patient"])
-    ledger.add("set missing", "race", ["not published"], count=patient.nunique(), unit="patient")
+    years = sheet.frame.age.str.replace(r"^(\d+)Y$", r"\1", regex=True)
+    sheet = Sheet(sheet.path, sheet.frame.assign(age=years), sheet.titles)
+    image, patient = sheet.frame.image, _patients(sheet)
+    ledger.add("set missing", "race", ["not published"], patient.nunique(), "patient")
     return located(
         sheet,
         image=image,
-        sex=sexes(sheet, names["sex"], ledger),
-        age=ages(sheet, names["age"], ledger),
-        lung_size=lung_sizes(masks, image, ledger, column="Image Index", dice=dice),
-        effusion=_effusion(sheet, names["findings"]),
+        sex=sexes(sheet, "sex", ledger),
+        age=ages(sheet, "age", ledger),
+        lung_size=lung_sizes(options.masks, image, ledger, column="Image Index"),
+        effusion=_listed_effusion(sheet),
         patient=patient,
-        study=patient + "/" + sheet.filled(names["followup"], "a number"),
-        view=views(sheet, names["view"], ledger),
+        study=patient + "/" + sheet.filled("followup", "a number"),
+        view=views(sheet, "view", ledger),
     )
 
 
-def _patients(sheet: Sheet, column: str) -> pd.Series:
+def _patients(sheet: Sheet) -> pd.Series:
     """Patients as eight digits; ``1``, ``1.0`` and ``00000001`` are one and the same."""
-    text = sheet.filled(column, "a whole number")
-    sheet.refuse(~text.str.fullmatch(r"\d+(\.0*)?").astype(bool), column, "a whole number")
+    text = sheet.filled("patient", "a whole number")
+    sheet.refuse(~text.str.fullmatch(r"\d+(\.0*)?").astype(bool), "patient", "a whole number")
     return text.map(lambda number: f"{int(number.split('.')[0]):08d}")
 
 
-def _effusion(sheet: Sheet, column: str) -> pd.Series:
-    listed = sheet.frame[column].fillna("").str.split("|")
-    strange = ~listed.map(FINDINGS.issuperset).astype(bool)
-    sheet.refuse(strange, column, f"findings among {', '.join(sorted(FINDINGS))}")
+def _listed_effusion(sheet: Sheet) -> pd.Series:
+    listed = sheet.frame.findings.fillna("").str.split("|")
+    strange = ~listed.map(set(_FINDINGS).issuperset).astype(bool)
+    sheet.refuse(strange, "findings", f"findings among {', '.join(_FINDINGS)}")
     return listed.map(lambda findings: float("Effusion" in findings))
 
 

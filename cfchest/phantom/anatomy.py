@@ -5,27 +5,24 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cfchest.phantom.equations import COEFFICIENTS, Coefficients, standard_age
+from cfchest.phantom.equations import COEFFICIENTS, standard_age
 
-WIDTH, HEIGHT = 0.56, 1.38  # of one lung at scale 1; the image spans [-1, 1] both ways
+_WIDTH, _HEIGHT = 0.56, 1.38  # of one lung at scale 1; the image spans [-1, 1] both ways
 APEX_CURVE = 0.60  # share of the height over which the apex rounds off
 DOME_AT = 0.42  # where the dome of the diaphragm is highest, as a share of the width
 
 
-def measures(
-    noise: Mapping[str, Tensor], pa: Mapping[str, Tensor], c: Coefficients = COEFFICIENTS
-) -> dict[str, Tensor]:
+def measures(noise: Mapping[str, Tensor], pa: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The measures of the chests: the structural equations of :class:`Coefficients`.
 
     Args:
         noise: The exogenous noise of the image, each of shape (B,).
         pa: The parents, each of shape (B,).
-        c: The coefficients.
 
     Returns:
         Every number that the renderer reads, each of shape (B, 1, 1).
     """
-    a, s = standard_age(pa["age"]), pa["sex"]
+    a, s, c = standard_age(pa["age"]), pa["sex"], COEFFICIENTS
     m = {
         "shift_x": 0.020 * noise["shift_x"],
         "shift_y": 0.025 * noise["shift_y"],
@@ -45,17 +42,17 @@ def measures(
         "breast_low": 0.05 * noise["breast_low"],
         "stomach": (0.25 + 0.25 * noise["stomach"]).clamp(min=0),
         "trachea": 0.02 + 0.02 * noise["trachea"],
-        "gamma": noise["gamma"] * (1 + race_effect(pa["race"], c)),
+        "gamma": noise["gamma"] * (1 + _race_effect(pa["race"])),
         "gain": noise["gain"],
         "offset": 0.03 + 0.01 * noise["offset"],
     }
-    m |= lungs(noise, pa["lung_size"]) | fluid(noise, pa["effusion"], a, c)
+    m |= lungs(noise, pa["lung_size"]) | _fluid_depths(noise, pa["effusion"], a)
     return {name: value[:, None, None] for name, value in m.items()}
 
 
-def race_effect(race: Tensor, c: Coefficients = COEFFICIENTS) -> Tensor:
+def _race_effect(race: Tensor) -> Tensor:
     """The arbitrary shift of the display curve, picked by the code without a host round trip."""
-    white, asian, black = c.gamma_race
+    white, asian, black = COEFFICIENTS.gamma_race
     return white + (asian - white) * (race == 1) + (black - white) * (race == 2)
 
 
@@ -80,11 +77,11 @@ def lungs(noise: Mapping[str, Tensor], lung_size: Tensor) -> dict[str, Tensor]:
     dome = 0.17 + 0.02 * noise["dome"]
     rise = 0.045 + 0.015 * noise["dome_right"]  # delta of the right side; 0 on the left
     lost = (1 - _parabola_mean()) * dome + APEX_CURVE * (1 - torch.pi / 4)
-    scale = torch.sqrt(4 * lung_size / (WIDTH * HEIGHT * (2 - rise - 2 * lost)))
+    scale = torch.sqrt(4 * lung_size / (_WIDTH * _HEIGHT * (2 - rise - 2 * lost)))
     aspect = 1 + 0.04 * noise["aspect"]
     return {
-        "lung_width": WIDTH * scale * aspect,
-        "lung_height": HEIGHT * scale / aspect,
+        "lung_width": _WIDTH * scale * aspect,
+        "lung_height": _HEIGHT * scale / aspect,
         "apex": -0.82 + 0.03 * noise["apex"],
         "dome": dome,
         "dome_right": rise,
@@ -95,17 +92,15 @@ def _parabola_mean() -> float:
     return ((1 - DOME_AT) ** 3 + DOME_AT**3) / (3 * (1 - DOME_AT) ** 2)
 
 
-def fluid(
-    noise: Mapping[str, Tensor], effusion: Tensor, a: Tensor, c: Coefficients = COEFFICIENTS
-) -> dict[str, Tensor]:
+def _fluid_depths(noise: Mapping[str, Tensor], effusion: Tensor, a: Tensor) -> dict[str, Tensor]:
     r"""The depth of fluid above each costophrenic angle, in lung heights.
 
     An effusion has a severity and a side of its own: right, left, or both with less on the
     left. Old pleural scars blunt the angle of healthy patients too, a little, which is what
     keeps small effusions difficult.
     """
+    c, side = COEFFICIENTS, noise["side"]
     depth = effusion * (c.fluid_least + c.fluid_span * noise["severity"] * noise["severity"])
-    side = noise["side"]
     return {
         "fluid_right": depth * (side < 0.70)
         + c.scar * (noise["scar_right"] + c.scar_age * a).clamp(min=0),

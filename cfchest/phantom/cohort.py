@@ -1,28 +1,33 @@
 r"""Patients drawn from the phantom, and the generator of their true counterfactuals."""
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cfchest.graph import CHEST
 from cfchest.phantom.anatomy import measures
 from cfchest.phantom.equations import (
+    CAUSES,
     HOSPITALS,
-    PARENTS,
     draw_parents,
     image_noise,
     lung_mean,
     parent_noise,
 )
-from cfchest.phantom.render import render
+from cfchest.phantom.render import develop
 from cfcore.checks import InputError
 from cfcore.generator import Effect, Parents
 from cfcore.graph import CausalGraph
 
-CHUNK = {"cpu": 2**17, "other": 2**24}  # pixels drawn at once: the cache of a core, a GPU's fill
+_CHUNK = {"cpu": 2**17, "other": 2**24}  # pixels drawn at once: the cache of a core, a GPU's fill
 
 Index = int | slice | Tensor
 
@@ -93,25 +98,17 @@ class Phantom:
         effect: Effect = "direct",
         rng: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        r"""Replaces parents by the values of an intervention.
+        r"""Replaces parents by values; see :meth:`cfcore.generator.StructuralModel.act`.
 
         Lung size is the one descendant that can follow: its noise :math:`u_\ell = \ell -
         m(s, a)` is kept, so that :math:`\tilde{\ell} = \ell + m(\tilde{s}, \tilde{a}) -
-        m(s, a)`. Effusion descends from age, but it is the label and is held.
-
-        Args:
-            pa: The observed parents, each of shape (B,).
-            do: The values to set: numbers, checked against the range of their variable, or
-                tensors of shape (B,), which are not checked.
-            effect: ``"direct"`` holds lung size, ``"total"`` lets it follow.
-            rng: Not used, as the mechanism that may follow is invertible.
-
-        Returns:
-            All parents after the action, each of shape (B,).
+        m(s, a)`. Effusion descends from age, but it is the label and is held. Numbers are
+        checked against the range of their variable, tensors are not. ``rng`` is not used, as the
+        mechanism that may follow is invertible.
         """
         if effect not in ("direct", "total"):
             raise InputError(f"effect is 'direct' or 'total', not {effect!r}")
-        acted = {name: pa[name] for name in PARENTS} | {
+        acted = {name: pa[name] for name in CAUSES} | {
             name: _value(name, value, pa) for name, value in do.items()
         }
         if effect == "total" and "lung_size" not in do:
@@ -134,11 +131,11 @@ class Phantom:
             The images, float32, shape (B, 1, H, W), in [0, 1].
         """
         count = len(noise["texture"])
-        wrong = {name: tuple(pa[name].shape) for name in PARENTS if pa[name].shape != (count,)}
+        wrong = {name: tuple(pa[name].shape) for name in CAUSES if pa[name].shape != (count,)}
         if wrong:
             raise InputError(f"parents of shape ({count},) are needed, not {wrong}")
         x = noise["gamma"].new_empty(count, 1, *self.shape)
-        chunk = max(1, CHUNK.get(x.device.type, CHUNK["other"]) // (x.shape[2] * x.shape[3]))
+        chunk = max(1, _CHUNK.get(x.device.type, _CHUNK["other"]) // (x.shape[2] * x.shape[3]))
         for start in range(0, count, chunk):
             rows = slice(start, start + chunk)
             x[rows] = self._draw(_take(noise, rows), _take(pa, rows))
@@ -146,16 +143,12 @@ class Phantom:
 
     def _draw(self, noise: Mapping[str, Tensor], pa: Parents) -> Tensor:
         m = measures(noise, pa)
-        return render(m, noise["texture"], noise["detector"], noise["grain"], self.shape)
+        return develop(m, noise["texture"], noise["detector"], noise["grain"], self.shape)
 
 
 @dataclass(frozen=True)
-class Images:
-    """The images of a cohort, rendered when indexed.
-
-    Args:
-        cohort: The cohort.
-    """
+class Rendered:
+    """The images of a cohort, rendered when indexed, or called with rows as a data set does."""
 
     cohort: "Cohort" = field(repr=False)
 
@@ -172,6 +165,17 @@ class Images:
             return self[torch.tensor([index])][0]
         cohort = self.cohort
         return cohort.phantom.predict(_take(cohort.noise, index), _take(cohort.pa, index))
+
+    def __call__(self, rows: np.ndarray) -> Tensor:
+        return self[torch.as_tensor(rows)].cpu()
+
+    def fingerprint(self, rows: np.ndarray) -> str:
+        """A hash of all that decides how the rows look, by which a cache is named."""
+        cohort = self.cohort
+        facts = [_own_digest(), cohort.hospital, cohort.seed, cohort.phantom.shape]
+        digest = hashlib.sha256(json.dumps(facts).encode())
+        digest.update(cohort.rows[torch.as_tensor(rows)].numpy().tobytes())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -200,46 +204,34 @@ class Cohort:
         return len(self.pa["sex"])
 
     @property
-    def images(self) -> Images:
+    def images(self) -> Rendered:
         """The images: index them as one tensor of shape (N, 1, H, W)."""
-        return Images(self)
+        return Rendered(self)
 
     @property
     def oracle(self) -> "Oracle":
         """The generator of the true counterfactuals of these patients."""
-        return Oracle(self.phantom, self.noise)
+        return Oracle(self.phantom.size, self.noise)
 
     def take(self, index: Index) -> "Cohort":
         """The patients of some rows, in their order."""
-        return Cohort(
-            self.phantom,
-            _take(self.pa, index),
-            _take(self.noise, index),
-            self.hospital,
-            self.seed,
-            self.rows[index.cpu() if isinstance(index, Tensor) else index],
-        )
+        rows = self.rows[index.cpu() if isinstance(index, Tensor) else index]
+        return replace(self, pa=_take(self.pa, index), noise=_take(self.noise, index), rows=rows)
 
 
 @dataclass(frozen=True)
-class Oracle:
-    """The generator of true counterfactuals.
+class Oracle(Phantom):
+    """The generator of true counterfactuals: a phantom that knows the noise of its patients.
 
-    The noise of a phantom cannot be read off its pixels (nobody knows the breasts of a man),
-    so abduction looks it up by the row of the patient.
+    The noise cannot be read off the pixels (nobody knows the breasts of a man), so abduction
+    looks it up by the row of the patient.
 
     Args:
-        phantom: The phantom.
+        size: Height and width of the images, as of the phantom.
         noise: The exogenous noise of the cohort, each of shape (N,).
     """
 
-    phantom: Phantom
-    noise: Mapping[str, Tensor] = field(repr=False)
-
-    @property
-    def graph(self) -> CausalGraph:
-        """The causal graph."""
-        return self.phantom.graph
+    noise: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
     def abduct(
         self,
@@ -249,16 +241,10 @@ class Oracle:
         index: Tensor | None = None,
         rng: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """Looks up the noise that made the images.
+        """Looks up the noise that made the images, each of shape (B,).
 
-        Args:
-            x: The images, shape (B, 1, H, W); only their number is read.
-            pa: Their parents; not read.
-            index: The rows of the images in the cohort, shape (B,).
-            rng: Not used, as nothing is uncertain.
-
-        Returns:
-            The noise, each of shape (B,).
+        Of ``x`` only the number of images is read, of ``pa`` and ``rng`` nothing; ``index`` holds
+        the rows of the images in the cohort, shape (B,).
         """
         if index is None:
             raise InputError("the oracle looks its noise up: pass index, the rows of the images")
@@ -267,26 +253,18 @@ class Oracle:
             raise InputError(f"{len(x)} images need an index of shape {want}, not {have}")
         return _take(self.noise, index)
 
-    def act(
-        self,
-        pa: Parents,
-        do: Mapping[str, Tensor | float],
-        *,
-        effect: Effect = "direct",
-        rng: torch.Generator | None = None,
-    ) -> dict[str, Tensor]:
-        """Acts as the phantom does; see :meth:`Phantom.act`."""
-        return self.phantom.act(pa, do, effect=effect, rng=rng)
 
-    def predict(self, noise: Mapping[str, Tensor], pa: Parents) -> Tensor:
-        """Renders as the phantom does; see :meth:`Phantom.predict`."""
-        return self.phantom.predict(noise, pa)
+@cache
+def _own_digest() -> str:
+    """A hash of the phantom: of its coefficients, and of the source code that draws with them."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
 def _value(name: str, value: Tensor | float, pa: Parents) -> Tensor:
     """The value of one intervention as a tensor of shape (B,)."""
-    if name not in PARENTS:
-        raise InputError(f"do({name}) is not possible: the parents are {list(PARENTS)}")
+    if name not in CAUSES:
+        raise InputError(f"do({name}) is not possible: the parents are {list(CAUSES)}")
     like = pa[name]
     if not isinstance(value, Tensor):
         CHEST[name].check(value)

@@ -9,7 +9,8 @@ with the same bits. The noise of a million images is a million keys.
 import torch
 from torch import Tensor
 
-GOLDEN = -0x61C8864680B583EB  # the odd integer nearest 2^64 / golden ratio, as int64
+_GOLDEN = -0x61C8864680B583EB  # the odd integer nearest 2^64 / golden ratio, as int64
+_TAIL = 0.01  # of the normal distribution, cut on each side
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -50,27 +51,27 @@ def row_keys(seed: int, stream: int, rows: Tensor) -> Tensor:
         >>> bool((row_keys(0, 1, rows)[700:] == row_keys(0, 1, rows[700:])).all())
         True
     """
-    root = mix(mix(torch.tensor(seed) + GOLDEN) + stream)
-    return mix(root.to(rows.device) + rows * GOLDEN)
+    root = mix(mix(torch.tensor(seed) + _GOLDEN) + stream)
+    return mix(root.to(rows.device) + rows * _GOLDEN)
 
 
 def uniform(key: Tensor, position: int) -> Tensor:
     """Uniform numbers of (0, 1), float64, one for each key."""
-    step = torch.tensor(position + 1, device=key.device) * GOLDEN
+    step = torch.tensor(position + 1, device=key.device) * _GOLDEN
     return (_shift(mix(key + step), 11).double() + 0.5) * 2.0**-53
 
 
-def truncated_normal(u: Tensor, tail: float = 0.01) -> Tensor:
+def truncated_normal(u: Tensor) -> Tensor:
     r"""The normal quantile of :math:`u`, without the tails: :math:`\Phi^{-1}(t + (1 - 2t) u)`.
 
-    Anatomy has limits: at the default of 1 % a side, no draw is beyond 2.33 deviations.
+    Anatomy has limits: without :math:`t` = 1 % a side, no draw is beyond 2.33 deviations.
 
     Example:
         >>> u = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
         >>> truncated_normal(u).round(decimals=2).tolist()
         [-2.33, 0.0, 2.33]
     """
-    return torch.special.ndtri(tail + (1 - 2 * tail) * u)
+    return torch.special.ndtri(_TAIL + (1 - 2 * _TAIL) * u)
 
 
 def field(key: Tensor, count: int) -> Tensor:
@@ -86,7 +87,7 @@ def field(key: Tensor, count: int) -> Tensor:
     Returns:
         The numbers, float32, shape (B, count), mean 0 and variance 1.
     """
-    position = torch.arange(1, count + 1, device=key.device) * GOLDEN
+    position = torch.arange(1, count + 1, device=key.device) * _GOLDEN
     z = mix(key[:, None] + position)
     total = (z & 0xFFFF) + ((z >> 16) & 0xFFFF) + ((z >> 32) & 0xFFFF) + ((z >> 48) & 0xFFFF)
     return (total.float() - 131070.0) * (3**0.5 / 65536.0)

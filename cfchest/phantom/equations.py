@@ -10,7 +10,7 @@ from cfchest.graph import CHEST
 from cfchest.phantom.draws import row_keys, truncated_normal, uniform
 from cfcore.checks import InputError
 
-PARENTS = tuple(CHEST.parents("image"))
+CAUSES = tuple(CHEST.parents("image"))
 
 ANATOMY = (
     "shift_x", "shift_y", "tilt", "wall", "shoulder", "aspect", "apex", "dome", "dome_right",
@@ -23,7 +23,7 @@ ANATOMY = (
 UNIFORM = frozenset({"rib_phase", "vessels", "severity", "side"})
 """Those of them that are uniform on (0, 1); the others are standard normal, truncated."""
 
-LATTICE = 2.0**20
+_LATTICE = 2.0**20
 
 
 @dataclass(frozen=True)
@@ -132,20 +132,21 @@ def standard_age(age: Tensor) -> Tensor:
     return (age - 55) / 35
 
 
-def lung_mean(sex: Tensor, age: Tensor, c: Coefficients = COEFFICIENTS) -> Tensor:
+def lung_mean(sex: Tensor, age: Tensor) -> Tensor:
     r"""The mean of the lung size given sex and age.
 
     Rounded to a multiple of :math:`2^{-20}`, as the lung sizes themselves are: sums and
     differences of such numbers are exact in float32, so moving a lung size from one mean to
     another and back returns the very number.
     """
+    c = COEFFICIENTS
     mean = c.lung + c.lung_sex * sex + c.lung_age * standard_age(age)
-    return (mean * LATTICE).round() / LATTICE
+    return (mean * _LATTICE).round() / _LATTICE
 
 
-def effusion_probability(age: Tensor, h: Hospital, c: Coefficients = COEFFICIENTS) -> Tensor:
+def effusion_probability(age: Tensor, h: Hospital) -> Tensor:
     """The probability of effusion given age."""
-    return torch.sigmoid(h.log_odds + c.effusion_age * (age - 60) / 20)
+    return torch.sigmoid(h.log_odds + COEFFICIENTS.effusion_age * (age - 60) / 20)
 
 
 def draw_parents(u: Mapping[str, Tensor], h: Hospital) -> dict[str, Tensor]:
@@ -172,7 +173,7 @@ def draw_parents(u: Mapping[str, Tensor], h: Hospital) -> dict[str, Tensor]:
         "sex": sex,
         "race": (u["race"] >= h.race[0]).float() + (u["race"] >= h.race[0] + h.race[1]),
         "age": age.clamp(*CHEST["age"].range),
-        "lung_size": lung_mean(sex, age) + (lung_noise * LATTICE).round().float() / LATTICE,
+        "lung_size": lung_mean(sex, age) + (lung_noise * _LATTICE).round().float() / _LATTICE,
         "effusion": (u["effusion"] < effusion_probability(age.double(), h)).float(),
     }
 
@@ -180,7 +181,7 @@ def draw_parents(u: Mapping[str, Tensor], h: Hospital) -> dict[str, Tensor]:
 def parent_noise(rows: Tensor, *, hospital: str, seed: int) -> dict[str, Tensor]:
     """The exogenous noise of the parents: uniform on (0, 1), float64, each of shape (N,)."""
     key = row_keys(seed, _stream(hospital, 0), rows)
-    return {name: uniform(key, position) for position, name in enumerate(PARENTS)}
+    return {name: uniform(key, position) for position, name in enumerate(CAUSES)}
 
 
 def image_noise(rows: Tensor, *, hospital: str, seed: int) -> dict[str, Tensor]:

@@ -17,12 +17,12 @@ from torch import Tensor
 from cfchest.phantom.anatomy import APEX_CURVE, DOME_AT
 from cfchest.phantom.draws import field
 
-Measures = Mapping[str, Tensor]
+_Measures = Mapping[str, Tensor]
 
-MEDIAL = 0.09  # distance of the lungs from the midline
-FAR = 20.0  # deviations or logits at which a tail is cut
-EDGE = 0.016  # softness of an edge, about half a pixel at 64 pixels
-OCTAVES = ((5, 1.0), (10, 0.8), (20, 0.7), (40, 0.6))  # nodes a side and weight
+_MEDIAL = 0.09  # distance of the lungs from the midline
+_FAR = 20.0  # deviations or logits at which a tail is cut
+_EDGE = 0.016  # softness of an edge, about half a pixel at 64 pixels
+_OCTAVES = ((5, 1.0), (10, 0.8), (20, 0.7), (40, 0.6))  # nodes a side and weight
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,19 @@ class Frame:
     floor: Tensor  # signed distance to the diaphragm, positive above
 
 
-def step(distance: Tensor, softness: float = EDGE) -> Tensor:
+def _step(distance: Tensor, softness: float = _EDGE) -> Tensor:
     """A soft step: 0 far below 0, 1 far above."""
     # The tails would be denormal numbers, which processors treat many times slower.
-    return torch.sigmoid((distance * (1 / softness)).clamp(min=-FAR))
+    return torch.sigmoid((distance * (1 / softness)).clamp(min=-_FAR))
 
 
-def bump(x: Tensor, width: float, y: Tensor | float = 0.0, height: float = 1.0) -> Tensor:
+def _bump(x: Tensor, width: float, y: Tensor | float = 0.0, height: float = 1.0) -> Tensor:
     """A bell of height 1 with the given deviations, in one direction or two."""
     z, w = x * (0.5**0.5 / width), y * (0.5**0.5 / height)
-    return torch.exp((-z * z - w * w).clamp(min=-FAR))
+    return torch.exp((-z * z - w * w).clamp(min=-_FAR))
 
 
-def frame(m: Measures, size: tuple[int, int], like: Tensor) -> Frame:
+def frame(m: _Measures, size: tuple[int, int], like: Tensor) -> Frame:
     """Lays the coordinates of the patient and of the lungs over the pixels.
 
     Args:
@@ -67,9 +67,9 @@ def frame(m: Measures, size: tuple[int, int], like: Tensor) -> Frame:
     )
     u, v = u[None, None, :] - m["shift_x"], v[None, :, None] - m["shift_y"]
     x, y = u + m["tilt"] * v, v - m["tilt"] * u
-    a, left = x.abs(), step(x, 0.02)
+    a, left = x.abs(), _step(x, 0.02)
 
-    xi = (a - MEDIAL) / m["lung_width"]
+    xi = (a - _MEDIAL) / m["lung_width"]
     eta = (y - m["apex"]) / m["lung_height"]
     inner = 0.36
     t = torch.maximum((inner - xi) * (1 / inner), (xi - inner) * (1 / (1 - inner)))
@@ -82,81 +82,81 @@ def frame(m: Measures, size: tuple[int, int], like: Tensor) -> Frame:
 
 def lung_fields(f: Frame) -> Tensor:
     """The lung fields, between 0 and 1."""
-    return step(torch.minimum(f.wall, f.floor))
+    return _step(torch.minimum(f.wall, f.floor))
 
 
-def body(f: Frame, m: Measures) -> Tensor:
+def _body(f: Frame, m: _Measures) -> Tensor:
     """Soft tissue: neck, shoulders and a torso that is thicker in the middle and the abdomen."""
-    torso = MEDIAL + m["lung_width"] + m["wall"]
-    arms = step(-0.02 - f.y, 0.11)
+    torso = _MEDIAL + m["lung_width"] + m["wall"]
+    arms = _step(-0.02 - f.y, 0.11)
     half = torso + (1.20 * m["shoulder"] - torso) * arms + 0.05 * f.y
-    top = -1.75 + 0.88 * step(f.a - 0.235 * m["shoulder"], 0.04) + 0.26 * f.a * f.a
-    inside = step(torch.minimum(half - f.a, f.y - top), 0.025)
+    top = -1.75 + 0.88 * _step(f.a - 0.235 * m["shoulder"], 0.04) + 0.26 * f.a * f.a
+    inside = _step(torch.minimum(half - f.a, f.y - top), 0.025)
     across = f.a / half
     thick = 0.66 + 0.34 * (1 - across * across) + 0.10 * f.y
     return inside * thick
 
 
-def abdomen(f: Frame, m: Measures) -> Tensor:
+def _abdomen(f: Frame, m: _Measures) -> Tensor:
     """Liver, spleen and gut below the diaphragm, with a bubble of air in the stomach."""
     across = (f.xi.clamp(0.12, 1.0) - DOME_AT) * (1 / (1 - DOME_AT))
     dome = 1 - (1 - f.left) * m["dome_right"] - m["dome"] * (1 - across * across)
     depth = (f.eta - dome) * m["lung_height"]
-    below = step(depth, 0.028) * step((1.04 - f.xi) * m["lung_width"], 0.05)
-    bubble = bump(f.x - 0.34, 0.11, depth - 0.12, 0.045)
+    below = _step(depth, 0.028) * _step((1.04 - f.xi) * m["lung_width"], 0.05)
+    bubble = _bump(f.x - 0.34, 0.11, depth - 0.12, 0.045)
     return 0.88 * below - 1.5 * m["stomach"] * bubble
 
 
-def skeleton(f: Frame, m: Measures) -> Tensor:
+def _skeleton(f: Frame, m: _Measures) -> Tensor:
     """Ribs, clavicles, scapulae and spine."""
     slope = m["rib_slope"]
     back = f.eta - slope * (0.26 * f.xi * f.xi - 0.10 * f.xi)
     front = f.eta - slope * (0.34 - 0.40 * f.xi + 0.10 * f.xi * f.xi)
-    cage = step(f.wall + 0.03, 0.015) * step(f.floor + 0.08, 0.08)
-    ribs = 0.17 * rib(10 * back + m["rib_phase"])
-    ribs = ribs + 0.10 * rib(7.5 * front + m["rib_phase"]) * step(f.xi - 0.45, 0.12)
-    return m["bone"] * (cage * ribs + girdle(f, m) + spine(f))
+    cage = _step(f.wall + 0.03, 0.015) * _step(f.floor + 0.08, 0.08)
+    ribs = 0.17 * _rib(10 * back + m["rib_phase"])
+    ribs = ribs + 0.10 * _rib(7.5 * front + m["rib_phase"]) * _step(f.xi - 0.45, 0.12)
+    return m["bone"] * (cage * ribs + _girdle(f, m) + _spine(f))
 
 
-def rib(phase: Tensor) -> Tensor:
+def _rib(phase: Tensor) -> Tensor:
     """A periodic bell, one for each unit of phase."""
     return torch.exp(1.6 * (torch.cos(phase * (2 * torch.pi)) - 1))
 
 
-def girdle(f: Frame, m: Measures) -> Tensor:
+def _girdle(f: Frame, m: _Measures) -> Tensor:
     """Clavicles and the blades and heads of the shoulders."""
     reach = f.a / m["shoulder"]
     line = f.y - (m["apex"] + 0.22 - 0.20 * reach - 0.06 * reach * reach)
-    clavicle = 0.30 * bump(line, 0.028) * step(f.a - 0.07, 0.02) * step(0.80 - reach, 0.04)
-    blade = 0.16 * bump(reach - 0.74 - 0.18 * f.y, 0.05, f.y + 0.34, 0.22)
-    head = 0.30 * bump(reach - 0.93, 0.08, f.y + 0.60, 0.08)
+    clavicle = 0.30 * _bump(line, 0.028) * _step(f.a - 0.07, 0.02) * _step(0.80 - reach, 0.04)
+    blade = 0.16 * _bump(reach - 0.74 - 0.18 * f.y, 0.05, f.y + 0.34, 0.22)
+    head = 0.30 * _bump(reach - 0.93, 0.08, f.y + 0.60, 0.08)
     return clavicle + blade + head
 
 
-def spine(f: Frame) -> Tensor:
+def _spine(f: Frame) -> Tensor:
     """A column of vertebrae."""
-    return bump(f.x, 0.055) * (0.17 + 0.07 * torch.cos(f.y * 34.0))
+    return _bump(f.x, 0.055) * (0.17 + 0.07 * torch.cos(f.y * 34.0))
 
 
-def mediastinum(f: Frame, m: Measures) -> Tensor:
+def _mediastinum(f: Frame, m: _Measures) -> Tensor:
     """Great vessels, aortic knob, hila, and the air of the trachea."""
-    vessels = bump(f.x - 0.015, 0.085) * (0.38 - 0.24 * f.y)
-    knob = 0.50 * m["aorta"] * bump(f.x - 0.125, 0.05, f.y + 0.36, 0.065)
-    arch = 0.18 * m["aorta"] * bump(f.x - 0.105, 0.035) * step(f.y + 0.36, 0.05)
-    hila = 0.28 * m["hilum"] * bump(f.a - 0.19, 0.065, f.y + 0.09 + 0.05 * f.left, 0.12)
-    trachea = 0.46 * bump(f.x + m["trachea"], 0.036) * step(-0.34 - f.y, 0.04)
+    vessels = _bump(f.x - 0.015, 0.085) * (0.38 - 0.24 * f.y)
+    knob = 0.50 * m["aorta"] * _bump(f.x - 0.125, 0.05, f.y + 0.36, 0.065)
+    arch = 0.18 * m["aorta"] * _bump(f.x - 0.105, 0.035) * _step(f.y + 0.36, 0.05)
+    hila = 0.28 * m["hilum"] * _bump(f.a - 0.19, 0.065, f.y + 0.09 + 0.05 * f.left, 0.12)
+    trachea = 0.46 * _bump(f.x + m["trachea"], 0.036) * _step(-0.34 - f.y, 0.04)
     return vessels + knob + arch + hila - trachea
 
 
-def branches(f: Frame, m: Measures) -> Tensor:
+def _branches(f: Frame, m: _Measures) -> Tensor:
     """Pulmonary vessels that fan out from the hila and fade."""
     x, y = f.a - 0.13, f.y + 0.08
     angle, radius = torch.atan2(y, x), torch.sqrt(x * x + y * y)
     fan = torch.exp(1.5 * (torch.cos(8 * angle + 6 * radius + m["vessels"]) - 1))
-    return 0.26 * fan * torch.exp(-4.5 * radius) * step(radius - 0.10, 0.03)
+    return 0.26 * fan * torch.exp(-4.5 * radius) * _step(radius - 0.10, 0.03)
 
 
-def heart(f: Frame, m: Measures) -> Tensor:
+def _heart(f: Frame, m: _Measures) -> Tensor:
     """An egg whose narrow end points down and to the left of the patient, and an atrium."""
     base = m["apex"] + m["lung_height"] * (1 - 0.75 * m["dome"])
     x, y = f.x - 0.11, f.y - (base - 0.22)
@@ -167,30 +167,30 @@ def heart(f: Frame, m: Measures) -> Tensor:
     across = across * (1 + 0.22 * along)
     egg = 1 - along * along - across * across
     side, rise = (x + 0.16) / (0.12 * m["heart"]), (y - 0.02) / (0.20 * m["heart"])
-    inside = step(torch.maximum(egg, 0.6 * (1 - side * side - rise * rise)), 0.10)
+    inside = _step(torch.maximum(egg, 0.6 * (1 - side * side - rise * rise)), 0.10)
     return inside * (0.52 + 0.22 * egg.clamp(min=-1))
 
 
-def breasts(f: Frame, m: Measures) -> Tensor:
+def _breasts(f: Frame, m: _Measures) -> Tensor:
     """Two domes of soft tissue that fade upwards and end in an edge below."""
     radius = 0.27 + 0.06 * m["breast"]
     x = (f.a - 0.47) / radius
     y = (f.y - 0.24 - m["breast_low"]) / radius
     ball = (1 - x * x - y * y * (1 - 0.30 * y)).clamp(min=0)
-    return 0.54 * m["breast"] * torch.sqrt(ball) * step(y + 0.25, 0.25)
+    return 0.54 * m["breast"] * torch.sqrt(ball) * _step(y + 0.25, 0.25)
 
 
-def fluid(f: Frame, m: Measures) -> Tensor:
+def _displaced(f: Frame, m: _Measures) -> Tensor:
     """How much of the lung is displaced by fluid: a level that climbs the lateral wall."""
     depth = m["fluid_right"] + (m["fluid_left"] - m["fluid_right"]) * f.left
     base = 1 - (1 - f.left) * m["dome_right"]
     climb = f.xi.clamp(0, 1) * f.xi.clamp(0, 1)
     level = base - depth * (1 + 0.6 * climb * climb)
     present = (depth * 40).clamp(max=1)
-    return m["opacity"] * present * step((f.eta - level) * m["lung_height"], 0.025)
+    return m["opacity"] * present * _step((f.eta - level) * m["lung_height"], 0.025)
 
 
-def texture(key: Tensor, size: tuple[int, int]) -> Tensor:
+def _texture(key: Tensor, size: tuple[int, int]) -> Tensor:
     r"""Anatomical noise: smooth random fields at four scales, held by the individual.
 
     Each octave interpolates its nodes by quadratic splines, first down, then across.
@@ -202,11 +202,11 @@ def texture(key: Tensor, size: tuple[int, int]) -> Tensor:
     Returns:
         The field, shape (B, H, W).
     """
-    counts = [(n + 2) ** 2 for n, _ in OCTAVES]
+    counts = [(n + 2) ** 2 for n, _ in _OCTAVES]
     nodes = field(key, sum(counts)).split(counts, dim=1)
     total = 0.0
-    for (n, weight), values in zip(OCTAVES, nodes, strict=True):
-        down, across = (spline_matrix(n, count, like=values) for count in size)
+    for (n, weight), values in zip(_OCTAVES, nodes, strict=True):
+        down, across = (_spline_matrix(n, count, like=values) for count in size)
         grid = weight * values.unflatten(1, (n + 2, n + 2))
         total = total + torch.bmm(
             torch.bmm(down.expand(len(key), -1, -1), grid), across.mT.expand(len(key), -1, -1)
@@ -214,7 +214,7 @@ def texture(key: Tensor, size: tuple[int, int]) -> Tensor:
     return total
 
 
-def spline_matrix(n: int, count: int, *, like: Tensor) -> Tensor:
+def _spline_matrix(n: int, count: int, *, like: Tensor) -> Tensor:
     """The weights of n + 2 nodes, a unit apart, in ``count`` pixels: shape (count, n + 2)."""
     pixel = (torch.arange(count, device=like.device, dtype=like.dtype) + 0.5) * (n / count)
     node = torch.arange(n + 2, device=like.device, dtype=like.dtype) - 0.5
@@ -223,21 +223,21 @@ def spline_matrix(n: int, count: int, *, like: Tensor) -> Tensor:
     return torch.where(z < 0.5, 0.75 - z * z, 0.5 * outer * outer)
 
 
-def attenuation(m: Measures, key: Tensor, size: tuple[int, int]) -> Tensor:
+def _attenuation(m: _Measures, key: Tensor, size: tuple[int, int]) -> Tensor:
     """The attenuation along the ray of each pixel, shape (B, H, W)."""
     f = frame(m, size, m["gamma"])
-    lung, water = lung_fields(f), fluid(f, m)
-    air = 0.66 * m["lucency"] * (1 - water) - 0.35 * water - branches(f, m)
-    depth = body(f, m) + abdomen(f, m) + skeleton(f, m) + mediastinum(f, m)
-    depth = depth + heart(f, m) + breasts(f, m) - lung * air
-    return depth + texture(key, size) * (0.035 + 0.055 * lung)
+    lung, water = lung_fields(f), _displaced(f, m)
+    air = 0.66 * m["lucency"] * (1 - water) - 0.35 * water - _branches(f, m)
+    depth = _body(f, m) + _abdomen(f, m) + _skeleton(f, m) + _mediastinum(f, m)
+    depth = depth + _heart(f, m) + _breasts(f, m) - lung * air
+    return depth + _texture(key, size) * (0.035 + 0.055 * lung)
 
 
-def render(
-    m: Measures, texture: Tensor, detector: Tensor, grain: Tensor, size: tuple[int, int]
+def develop(
+    m: _Measures, texture: Tensor, detector: Tensor, grain: Tensor, size: tuple[int, int]
 ) -> Tensor:
     """The radiographs, shape (B, 1, H, W), in [0, 1]."""
-    depth = attenuation(m, texture, size).clamp(min=0)
+    depth = _attenuation(m, texture, size).clamp(min=0)
     image = m["offset"] + m["gain"] * (1 - torch.exp(-depth)).clamp(min=1e-6) ** m["gamma"]
     epsilon = field(detector, size[0] * size[1]).unflatten(1, size)
     return (image + grain[:, None, None] * epsilon).clamp(0, 1).unsqueeze(1)

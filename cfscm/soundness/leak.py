@@ -15,7 +15,6 @@ from cfchest.data import Dataset
 from cfchest.graph import CHEST
 from cfcore.generator import Generator, Noise, Parents
 from cfcore.graph import CausalGraph
-from cfcore.marginalise import cohort_rows
 from cfscm.encoding import encode, widths
 from cfscm.soundness.baselines import Identity
 from cfscm.soundness.distances import agreement
@@ -224,7 +223,7 @@ def leak_table(
         or ``kernel`` for the best of all) and parent: ``generator, noise, probe, parent, measure,
         value, by_chance, p, patients, permutations``.
     """
-    index, pa, rows = cohort_rows(data), data.parents(), []
+    index, pa, rows = data.index, data.parents, []
     for title, generator in generators.items():
         parts = [generator.abduct(x, own, index=index[at]) for at, x, own in data.batches(batch)]
         whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

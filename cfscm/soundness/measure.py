@@ -14,7 +14,6 @@ from cfchest.phantom import Oracle
 from cfcore.checks import InputError
 from cfcore.generator import Effect, Generator, Parents
 from cfcore.graph import CausalGraph
-from cfcore.marginalise import cohort_rows
 from cfcore.predictor import Predictor
 from cfscm.networks import Reader
 from cfscm.soundness.baselines import FreshDetector, Identity, WithoutResidual
@@ -135,7 +134,7 @@ def soundness(
         ``value``, the same measure of ``identity`` (change nothing), of the ``oracle`` and of
         the ``floor`` (the truth behind fresh detector noise); NaN where there is none.
     """
-    pa = data.parents()
+    pa = data.parents
     missing = [name for name, values in pa.items() if values.isnan().any()]
     if missing or not len(data):
         raise InputError(f"soundness needs patients of whom all is known, not missing {missing}")
@@ -186,7 +185,7 @@ class _Trial:
         self.seed, self.size, self.device = seed, size, device
 
     def batches(self, size: int | None = None) -> Iterator[Batch]:
-        index = cohort_rows(self.data)
+        index = self.data.index
         for rows, x, pa in self.data.batches(size or self.size):
             yield Batch(
                 x.to(self.device),
@@ -273,7 +272,7 @@ class _Trial:
         features = [values for (kind, *_), values in whole.items() if kind == "noise"]
         if not features:
             return {}
-        found = leak(features, self.data.parents(), self.graph, seed=self.seed)
+        found = leak(features, self.data.parents, self.graph, seed=self.seed)
         return {
             ("leak", name, "", measure, "probe"): value
             for name, measures in found.items()

@@ -29,7 +29,7 @@ from cfchest.data import load_mimic
 from cfcore.cli import main
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
-from cfcore.restricted import marked
+from cfcore.marks import marked
 from cfscm.networks import PredictorConfig, build
 from cfscm.networks import save as save_weights
 
@@ -43,7 +43,7 @@ REAL = (
     HEAD
     + CELL("parameters", "data: dict = {}  # folders by name")
     + CELL("", "from cfchest.data import load_mimic\nimport matplotlib.pyplot as plt")
-    + CELL("", 'cohort = load_mimic(data["mimic"], data["mimic_iv"], size=16)')
+    + CELL("", 'cohort = load_mimic(data["mimic"], data["mimic_iv"])')
     + CELL("", "plt.imshow(cohort[0][0, 0])\nplt.show()")
     + CELL("", "print(cohort.table.study.head(2))")
 )
@@ -67,7 +67,7 @@ class Leak:
         (folder / "clean.md").write_text(CLEAN)
         self.notebook = run(folder / "real.md", folder / "real.ipynb", given, progress=False)
         self.clean = run(folder / "clean.md", folder / "clean.ipynb", progress=False)
-        data = load_mimic(self.tree, self.mimic_iv, size=16)
+        data = load_mimic(self.tree, self.mimic_iv)
         data = data.take(data.table.index[data.table.sex.notna()])
         self.cache = next(Path(data.cached(folder)._source.path.parent).glob("images-*.npy"))
         readers = {"mean": lambda x, pa: x.mean(dim=(1, 2, 3))}
@@ -169,7 +169,7 @@ def whole_notebook(root: Path, leak: Leak) -> str:
 def notebook_of_plain_jupyter(root: Path, leak: Leak) -> str:
     notebook = nbformat.v4.new_notebook()
     code = f"from cfchest.data import load_mimic as f\nx = f({str(leak.tree)!r}, "
-    code += f"{str(leak.mimic_iv)!r}, size=16)[0]"
+    code += f"{str(leak.mimic_iv)!r})[0]"
     show = "import matplotlib.pyplot as plt\nplt.imshow(x[0, 0])\nplt.show()"
     notebook.cells = [nbformat.v4.new_code_cell(code), nbformat.v4.new_code_cell(show)]
     NotebookClient(notebook, kernel_name="python3").execute()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_real_patients import TREES
 
+from cfbook import paths
 from cfbook.study import probes, runs
 from cfbook.study.generators import GeneratorRecipe
 from cfbook.study.partial import PartialRecipe
@@ -16,7 +17,7 @@ from cfbook.study.runs import Run, all_recipes, all_runs, predictions
 from cfchest.data import Dataset
 from cfchest.folders import Folders
 from cfchest.phantom import Phantom
-from cfcore import InputError, files
+from cfcore import InputError
 
 ROOT = Path(__file__).parents[2]
 BOOK = preset("book")
@@ -115,7 +116,7 @@ def test_a_table_of_other_facts_is_not_taken(tmp_path: Path) -> None:
 def test_without_the_data_of_the_project_a_run_of_the_book_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "DATA", tmp_path)
+    monkeypatch.setattr(paths, "DATA", tmp_path)
     monkeypatch.setattr(runs, "COMMITTED", tmp_path / "predictions")
     monkeypatch.setattr(runs, "fill", None)
 

@@ -16,7 +16,6 @@ from cfbook.study import cohorts
 from cfbook.study.recipes import Preset, Recipe, make, obtain, parts, patients, preset
 from cfchest.cohorts import age_group, assert_disjoint
 from cfchest.data import Dataset
-from cfchest.data.chexpert import DEMOGRAPHICS
 from cfchest.folders import Folders, check_given, identity, radiographs
 from cfcore import InputError
 from cfcore.cli import main
@@ -24,6 +23,7 @@ from cfcore.predictions import Predictions
 from cfscm.networks import PredictorConfig, Reader, read_manifest
 from cfscm.training import TrainingConfig, outputs
 
+DEMOGRAPHICS = "CHEXPERT DEMO.xlsx"
 AGES = (30, 50, 80)
 PATIENTS = [(number, number % 2, AGES[number // 2 % 3]) for number in range(36)]
 """Number, sex and age; each has a study without effusion and one with it, each of two images."""
@@ -184,7 +184,7 @@ def test_training_reads_real_images_from_one_file_when_it_needs_them(
     train = parts("C", sizes)["train"]
     rows = files.table.image.isin(train.table.image).to_numpy().nonzero()[0]
     assert torch.equal(seen["images"][:], files[rows])
-    assert torch.equal(seen["target"], files.take(rows).parents()["effusion"])
+    assert torch.equal(seen["target"], files.take(rows).parents["effusion"])
 
 
 @both

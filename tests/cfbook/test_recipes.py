@@ -131,7 +131,7 @@ def test_the_phantom_as_a_data_set_is_the_phantom(tmp_path: Path) -> None:
     data = from_phantom(cohort)
 
     assert torch.equal(data[[3, 1]], cohort.images[torch.tensor([3, 1])])
-    for name, values in data.parents().items():
+    for name, values in data.parents.items():
         assert torch.equal(values, cohort.pa[name])
     chosen = data.take([5, 2]).take([1])
     assert chosen.table.image.tolist() == [2]
@@ -154,9 +154,9 @@ def test_the_oracle_finds_the_patients_of_a_part() -> None:
     cohort = patients("C", TINY)
     index = torch.tensor(test.table.image.to_numpy(np.int64))
 
-    noise = cohort.oracle.abduct(test[:], test.parents(), index=index)
+    noise = cohort.oracle.abduct(test[:], test.parents, index=index)
 
-    assert torch.equal(cohort.oracle.predict(noise, test.parents()), test[:])
+    assert torch.equal(cohort.oracle.predict(noise, test.parents), test[:])
 
 
 def test_training_sees_the_training_part_stops_on_validation_and_uses_the_seed(
@@ -176,7 +176,7 @@ def test_training_sees_the_training_part_stops_on_validation_and_uses_the_seed(
     kept = data["train"].select(drop_age(data["train"].table, 0.95, seed=3))
     assert torch.equal(seen["images"], kept[:])
     assert torch.equal(seen["validation"][0], data["validation"][:])
-    assert torch.equal(seen["target"], kept.parents()["effusion"])
+    assert torch.equal(seen["target"], kept.parents["effusion"])
     assert seen["seed"] == 3
     fresh = build(TINY.network, seed=3).state_dict()
     assert all(torch.equal(seen["weights"][name], value) for name, value in fresh.items())

@@ -84,7 +84,7 @@ def test_only_the_total_effect_is_unbiased_where_lungs_follow_sex(cohort: Cohort
     data = from_phantom(cohort).take(slice(400))
     worlds = {effect: World({"sex": 1.0}, effect) for effect in ("direct", "total")}
     found = world_scores(cohort.oracle, {"lungs": lungs}, data, worlds)["lungs"]
-    women = data.parents()["sex"] == 1
+    women = data.parents["sex"] == 1
 
     among = found["observed"][women]
     error = (among.var() / len(among)).sqrt().item()
@@ -120,7 +120,7 @@ def test_the_bias_of_a_held_label_is_the_predicted_one(cohort: Cohort, age: floa
     reads = {"label": lambda x, pa: 4 * pa["effusion"] - 2 + brightness(x, pa)}
     found = world_scores(cohort.oracle, reads, data, worlds)["label"]
     p = effusion_probability(torch.tensor(age), HOSPITALS["C"]).item()
-    label = data.parents()["effusion"]
+    label = data.parents["effusion"]
 
     bias = paired_bias(found["held"], found["follows"])
 

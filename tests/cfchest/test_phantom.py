@@ -10,7 +10,7 @@ from cfchest.phantom.anatomy import measures
 from cfchest.phantom.draws import field, row_keys, uniform
 from cfchest.phantom.equations import draw_parents, effusion_probability, lung_mean, parent_noise
 from cfchest.phantom.render import frame, lung_fields
-from cfcore.generator import Generator, StructuralModel
+from cfcore.generator import Generator
 
 PHANTOM = Phantom()
 SEED = 11  # of the tests alone
@@ -306,8 +306,6 @@ def test_fresh_detector_noise_changes_the_grain_alone(cohort: Cohort, x: Tensor)
 
 def test_the_oracle_is_a_generator(cohort: Cohort) -> None:
     assert isinstance(cohort.oracle, Generator)
-    assert isinstance(cohort.oracle, StructuralModel)
-    assert isinstance(PHANTOM, StructuralModel)
 
 
 def test_the_oracle_asks_for_the_rows(cohort: Cohort, x: Tensor) -> None:

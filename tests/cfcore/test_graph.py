@@ -34,14 +34,13 @@ def test_every_variable_comes_after_its_parents(
 
 
 @given(dags())
-def test_descendants_and_ancestors_mirror_each_other(
+def test_a_variable_descends_from_its_causes_and_not_from_itself(
     dag: tuple[list[Variable], dict[str, tuple[str, ...]]],
 ) -> None:
     graph = CausalGraph(*dag)
 
     for a in graph:
-        assert all(a in graph.ancestors(b) for b in graph.descendants(a))
-        assert all(a in graph.descendants(b) for b in graph.ancestors(a))
+        assert all({a, *graph.descendants(a)} & set(graph.parents(b)) for b in graph.descendants(a))
         assert set(graph.children(a)) <= set(graph.descendants(a))
         assert a not in graph.descendants(a)
 
@@ -78,9 +77,9 @@ def test_parents_given_as_a_string_are_refused() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(KeyError, match=r"'weight'.*lung_size"):
+    with pytest.raises(InputError, match=r"'weight'.*lung_size"):
         CHEST["weight"]
-    with pytest.raises(KeyError, match="weight"):
+    with pytest.raises(InputError, match="weight"):
         CHEST.descendants("weight")
 
 

@@ -52,7 +52,7 @@ def test_missing_parents_are_imputed_and_counted(
     assert ours.logit_cf.isfinite().all() and ours.y is None
     assert ours.parents["sex"].isnan().sum() == 12
 
-    filled = generator.impute(masked[:], masked.parents(generator.names))
+    filled = generator.impute(masked[:], {n: masked.parents[n] for n in generator.names})
     table = data.table.assign(**{name: values.numpy() for name, values in filled.items()})
     given = marginalise(generator, {"g": darkness}, data.select(table), GRID)["g"]
     assert "imputed" not in given.provenance

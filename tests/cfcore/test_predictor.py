@@ -199,7 +199,7 @@ def test_a_predictor_that_fails_is_named_with_what_it_was_shown(data: Dataset) -
 def test_data_and_grid_are_what_they_are_called(name: str, value: object, data: Dataset) -> None:
     given = {"data": data, "grid": GRID} | {name: value}
 
-    with pytest.raises(InputError, match=rf"{name}: must be a (Dataset|Grid), not a dict"):
+    with pytest.raises(InputError, match=rf"{name}: must be a (Patients|Grid), not a dict"):
         marginalise(Shaded(), {"mine": logit}, **given)
 
 
@@ -271,7 +271,7 @@ def test_a_held_residual_makes_the_floor_zero_and_the_figure_without_it_tells(
 
     assert floor["by_construction"] is True
     assert floor["D_abs"] < 1e-6
-    mean = logit(Shaded().mean(data.parents()), {})  # all that the generator explains
+    mean = logit(Shaded().mean(data.parents), {})  # all that the generator explains
     torch.testing.assert_close(given.logit_decoded, mean, rtol=1e-5, atol=1e-5)
     change = given.logit_obs.double().sigmoid() - mean.double().sigmoid()
     assert floor["D_abs_decoded"] == pytest.approx(change.abs().mean().item(), abs=1e-6)

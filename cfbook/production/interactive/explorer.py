@@ -18,7 +18,7 @@ from cfchest.data import Dataset
 from cfchest.graph import paper_grid
 from cfcore.generator import Generator, act
 from cfcore.interventions import Grid
-from cfcore.marginalise import cohort_rows, marginalise, repeat
+from cfcore.marginalise import marginalise, repeat
 from cfcore.predictions import Predictions
 
 HOSPITAL = "C"
@@ -44,9 +44,9 @@ def one_of_each_kind(table: pd.DataFrame) -> list[int]:
 
 def worlds(generator: Generator, data: Dataset, grid: Grid) -> Tensor:
     """Every patient in every world, direct effect, shape (N, K, H, W), in [0, 1]."""
-    x, pa = data[:], data.parents()
+    x, pa = data[:], data.parents
     with torch.inference_mode():
-        noise = generator.abduct(x, pa, index=cohort_rows(data))
+        noise = generator.abduct(x, pa, index=data.index)
         do = {name: values.repeat(len(x)) for name, values in grid.values.items()}
         acted = act(generator, repeat(pa, len(grid)), do, "direct")
         images = generator.predict(repeat(noise, len(grid)), acted)

@@ -18,13 +18,7 @@ from miniature import (
 )
 
 from cfchest.data import load_chexpert, load_mimic, load_nih, load_table
-from cfchest.data.inspection import (
-    inspect_chexpert,
-    inspect_masks,
-    inspect_mimic,
-    inspect_nih,
-    inspect_table,
-)
+from cfchest.data.check import inspect_data
 from cfcore.cli import main
 
 MASKED = [f"CheXpert-v1.0/{row[0]}/{row[1]}/{row[2]}/{row[3]}.jpg" for row in CHEXPERT_ROWS]
@@ -40,10 +34,10 @@ def whole(kind: str, folder: Path) -> tuple[list[str], int, int]:
     if kind == "chexpert":
         root = write_chexpert(folder)
         masks = write_chexmask(folder / "masks.csv", "Path", MASKED)
-        words, data = [root, "--masks", masks], load_chexpert(root, size=None)
+        words, data = [root, "--masks", masks], load_chexpert(root)
     elif kind == "mimic":
         root, mimic_iv = write_mimic(folder)
-        words, data = [root, "--mimic-iv", mimic_iv], load_mimic(root, mimic_iv, size=None)
+        words, data = [root, "--mimic-iv", mimic_iv], load_mimic(root, mimic_iv)
     elif kind == "table":
         path = write_table(folder)
         words, data = [path], load_table(path)
@@ -74,10 +68,10 @@ def test_a_parent_folder_is_pointed_down_and_a_part_pointed_up(tmp_path: Path) -
     cxr, mimic_iv = write_mimic(tmp_path)
 
     for given in (tmp_path, root / "train"):
-        assert inspect_chexpert(given).problems == [
+        assert inspect_data("chexpert", given).problems == [
             f"{given} is not the folder itself: give {root}"
         ]
-    assert inspect_mimic(cxr / "files", mimic_iv / "hosp").problems == [
+    assert inspect_data("mimic", cxr / "files", mimic_iv=mimic_iv / "hosp").problems == [
         f"{cxr / 'files'} is not the folder itself: give {cxr}",
         f"{mimic_iv / 'hosp'} is not the folder itself: give {mimic_iv}",
     ]
@@ -86,7 +80,7 @@ def test_a_parent_folder_is_pointed_down_and_a_part_pointed_up(tmp_path: Path) -
 def test_of_an_empty_folder_every_file_is_named_with_its_use_and_origin(tmp_path: Path) -> None:
     empty = fresh(tmp_path / "empty")
 
-    found = inspect_mimic(empty, empty)
+    found = inspect_data("mimic", empty, mimic_iv=empty)
 
     parts = ["-metadata.csv.gz", "-chexpert.csv.gz", "-split.csv.gz", "files", "patients.csv.gz"]
     for part, problem in zip([*parts, "admissions.csv.gz"], found.problems, strict=True):
@@ -96,20 +90,18 @@ def test_of_an_empty_folder_every_file_is_named_with_its_use_and_origin(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("inspect", "problem"),
+    ("kind", "problem"),
     [
-        (lambda root: inspect_chexpert(root / "nowhere"), "nowhere is missing"),
-        (lambda root: inspect_nih(root / "file"), "file is a file"),
-        (lambda root: inspect_table(root / "no.csv"), "no.csv is missing"),
-        (lambda root: inspect_masks(root / "no.csv"), "no.csv is missing"),
+        ("chexpert", "nowhere is missing"),
+        ("nih", "file is a file"),
+        ("table", "no.csv is missing"),
+        ("chexmask", "no.csv is missing"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_named(
-    inspect: Callable, problem: str, tmp_path: Path
-) -> None:
+def test_a_path_that_leads_nowhere_is_named(kind: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    (found,) = inspect(tmp_path).problems
+    (found,) = inspect_data(kind, tmp_path / problem.split()[0]).problems
 
     assert f"{tmp_path}/{problem}" in found
 
@@ -118,7 +110,7 @@ def test_what_is_not_needed_may_be_missing_and_is_said_to_be(tmp_path: Path) -> 
     root = write_chexpert(tmp_path)
     (tmp_path / "CHEXPERT DEMO.xlsx").unlink()
 
-    found = inspect_chexpert(root)
+    found = inspect_data("chexpert", root)
 
     assert found.ready
     (line,) = [line for line in found.lines if line.startswith("missing")]
@@ -178,9 +170,9 @@ def test_the_more_images_are_opened_the_more_broken_ones_are_found(tmp_path: Pat
     root = write_nih(tmp_path)
     write_broken_jpeg(root / "images" / NIH_ROWS[1][0])
 
-    assert inspect_nih(root, opened=1).ready
-    assert not inspect_nih(root, opened=1, every=True).ready
-    assert "4 of 5 images tried" in "\n".join(inspect_nih(root).lines)
+    assert inspect_data("nih", root, opened=1).ready
+    assert not inspect_data("nih", root, opened=None).ready
+    assert "4 of 5 images tried" in "\n".join(inspect_data("nih", root).lines)
 
 
 def test_masks_are_counted_and_those_of_another_data_set_refused(tmp_path: Path) -> None:
@@ -188,28 +180,28 @@ def test_masks_are_counted_and_those_of_another_data_set_refused(tmp_path: Path)
     own = write_chexmask(tmp_path / "own.csv", "Path", MASKED)
     other = write_chexmask(tmp_path / "other.csv", "dicom_id", ["a", "b", "c"])
 
-    assert inspect_masks(own).lines[:2] == [
+    assert inspect_data("chexmask", own).lines[:2] == [
         "about images of CheXpert, named in column 'Path'",
         "10 masks, 7 of them with a Dice estimate from 0.7 on",
     ]
-    assert inspect_masks(other).ready
+    assert inspect_data("chexmask", other).ready
     lungs = "lung_size: known for 6 of 9 images, 0.2 to 0.2"
-    assert lungs in inspect_chexpert(root, masks=own).lines
-    (problem,) = inspect_chexpert(root, masks=other).problems
+    assert lungs in inspect_data("chexpert", root, masks=own).lines
+    (problem,) = inspect_data("chexpert", root, masks=other).problems
     assert "other.csv line 1 lacks the column 'Path'" in problem
 
 
 def test_a_file_that_holds_no_masks_is_refused(tmp_path: Path) -> None:
-    (problem,) = inspect_masks(write_table(tmp_path)).problems
+    (problem,) = inspect_data("chexmask", write_table(tmp_path)).problems
     assert "names no image" in problem
 
     poor = write_chexmask(tmp_path / "poor.csv", "Path", ["a"])
     replace(poor, "0.7", "0.2")
-    assert inspect_masks(poor).problems == [f"{poor} holds no mask that can be trusted"]
+    assert inspect_data("chexmask", poor).problems == [f"{poor} holds no mask that can be trusted"]
 
     replace(poor, "0.2", "0.8")
     replace(poor, "11 4 21 2", "11 4 21")
-    (problem,) = inspect_masks(poor).problems
+    (problem,) = inspect_data("chexmask", poor).problems
     assert "expected pairs 'start length'" in problem
 
 

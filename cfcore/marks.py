@@ -1,9 +1,8 @@
-"""What was made of real patients: marked, kept where git does not look, announced in notebooks.
+"""What may not be shared: marked, kept where git does not look, announced in notebooks.
 
-CheXpert and MIMIC-CXR forbid to share images and identifiers, and a radiograph of anybody has no
-place in this repository. So every loader of real data names its source, and the name travels: from
-the data set to predictions, bundles, weights and notebooks, as a mark that can be found again in
-the bytes of a file, whatever the file is called. :mod:`cfbook.guard.guard` looks for it.
+Images of real people and their identifiers have no place in a repository. So every loader of such
+data names its source, and the name travels: from the data to predictions, bundles, weights and
+notebooks, as a mark that can be found again in the bytes of a file, whatever the file is called.
 """
 
 import os
@@ -15,31 +14,31 @@ from pathlib import Path
 
 from cfcore.checks import InputError
 
-SOURCES = ("chexpert", "mimic", "nih", "table")
-"""The sources of real patients; ``"table"`` is the user's own."""
-
 PREFIX = "cfcore-restricted:"
-MARK = re.compile(f"{PREFIX}({'|'.join(SOURCES)})".encode())
+MARK = re.compile(rf"{PREFIX}([a-z0-9_-]+)".encode())
 
 _announced: set[str] = set()
 
 
 def marked(sources: Iterable[str]) -> dict[str, list[str]]:
-    """The entry of a manifest that says what an artefact was made of; none for the phantom's.
+    """The entry of a manifest that says what an artefact was made of; none without sources.
 
     Args:
-        sources: Names among :data:`SOURCES`.
+        sources: Names of small letters, digits, ``_`` and ``-``.
 
     Example:
-        >>> marked([]), list(marked(["mimic"]))
+        >>> marked([]), list(marked(["ward-7"]))
         ({}, ['restricted'])
     """
-    names = sorted(set(sources))
-    return {"restricted": [PREFIX + name for name in names]} if names else {}
+    marks = [PREFIX + name for name in sorted(set(sources))]
+    for mark in marks:
+        if not MARK.fullmatch(mark.encode()):
+            raise InputError(f"{mark.removeprefix(PREFIX)!r} cannot name a source")
+    return {"restricted": marks} if marks else {}
 
 
 def label(sources: Iterable[str]) -> dict[str, str] | None:
-    """The same as metadata of a safetensors file; None, without a trace, for the phantom's."""
+    """The same as metadata of a safetensors file; None, without a trace, if there are none."""
     return {name: " ".join(marks) for name, marks in marked(sources).items()} or None
 
 
@@ -47,14 +46,14 @@ def sources_in(content: bytes) -> list[str]:
     """The sources whose marks are somewhere in the content of a file.
 
     Example:
-        >>> sources_in(f"... {marked(['nih'])} ...".encode()), sources_in(b"...")
-        (['nih'], [])
+        >>> sources_in(f"... {marked(['ward-7'])} ...".encode()), sources_in(b"...")
+        (['ward-7'], [])
     """
     return sorted({found.decode() for found in MARK.findall(content)})
 
 
 def check_place(path: str | Path, sources: Iterable[str]) -> None:
-    """Refuse to write what was made of real patients where git would track it.
+    """Refuse to write what may not be shared where git would track it.
 
     Outside a repository anything may be written; inside, only what git ignores. Where git cannot
     be asked, a repository tracks everything.
@@ -67,7 +66,7 @@ def check_place(path: str | Path, sources: Iterable[str]) -> None:
         InputError: If git would track it; the message says where to write instead.
 
     Example:
-        >>> check_place(getfixture("tmp_path") / "a.ipynb", ["mimic"])  # no repository
+        >>> check_place(getfixture("tmp_path") / "a.ipynb", ["ward-7"])  # no repository
         >>> check_place("notebooks/metrics.ipynb", [])
     """
     names = sorted(set(sources))

@@ -1,32 +1,27 @@
 """What the cells of the published tables mean: sex, age, race and uncertain labels."""
 
 import re
-from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from cfchest.data.dataset import RACES, RANGES
 from cfchest.data.ledger import EXAMPLES, Ledger
+from cfchest.data.loading import LoadOptions, Policy
 from cfchest.data.sheet import Sheet
-from cfcore.checks import InputError
 
-Policy = Literal["zero", "one", "missing", "drop"]
-"""What to do with a label that is uncertain, or blank."""
+LABEL = "Pleural Effusion"
+"""The finding, as the CheXpert labeller calls it."""
 
 OTHER, UNSTATED, UNKNOWN = -1, -2, -3
 """Race cells that name another group, no group, or nothing we know."""
 
-EFFECTS: Mapping[str, str] = {
-    "zero": "set to 0",
-    "one": "set to 1",
-    "missing": "set missing",
-    "drop": "dropped",
+_EFFECTS = {
+    "zero": ("set to 0", 0.0),
+    "one": ("set to 1", 1.0),
+    "missing": ("set missing", np.nan),
+    "drop": ("dropped", np.nan),
 }
-
-SEXES = {"Male": 0.0, "Female": 1.0, "M": 0.0, "F": 1.0}
-
 _OTHER = re.compile(
     r"\b(other|native|hawaiian|pacific islander|american indian|alaska|hispanic|latino|"
     r"portuguese|south american|multiple|multi race|middle eastern)\b",
@@ -38,7 +33,7 @@ _UNSTATED = re.compile(r"\b(unknown|unable to obtain|refused|declined)\b", re.IG
 def sexes(sheet: Sheet, column: str, ledger: Ledger, *, unit: str = "image") -> pd.Series:
     """Sex as 0 male, 1 female; anything but Male, Female, M, F is set missing and counted."""
     text = sheet.frame[column]
-    codes = text.map(SEXES).astype("float64")
+    codes = text.map({"Male": 0.0, "Female": 1.0, "M": 0.0, "F": 1.0}).astype("float64")
     ledger.mark("set missing", "sex not stated", sheet, codes.isna(), column, unit=unit)
     return codes
 
@@ -65,22 +60,22 @@ def labels(
     sheet: Sheet,
     column: str,
     ledger: Ledger,
+    options: LoadOptions,
     *,
-    uncertain: Policy,
-    blank: Policy,
+    default: Policy = "zero",
     unit: str = "image",
 ) -> pd.Series:
     """A label of the CheXpert labeller, in which -1 is uncertain and blank is not mentioned.
 
     The literature mostly reads a finding that the report does not mention as absent, and
-    differs on uncertain ones; both are parameters, and both are counted.
+    differs on uncertain ones; both are options, and both are counted.
 
     Args:
         sheet: The table.
         column: The finding.
         ledger: Where every label that was not plainly 0 or 1 is counted.
-        uncertain: What -1 becomes.
-        blank: What an empty cell becomes.
+        options: What -1 and an empty cell become.
+        default: What they become if the options do not say.
         unit: What a record is.
 
     Returns:
@@ -88,19 +83,16 @@ def labels(
     """
     values = sheet.numbers(column)
     sheet.refuse(values.notna() & ~values.isin((-1, 0, 1)), column, "1, 0, -1 or blank")
-    unclear, empty = values == -1, values.isna()
-    values = _settle(values, unclear, uncertain)
-    values = _settle(values, empty, blank)
-    ledger.mark(EFFECTS[uncertain], f"{column} uncertain", sheet, unclear, column, unit=unit)
-    ledger.mark(EFFECTS[blank], f"{column} blank", sheet, empty, column, unit=unit)
-    dropped = (unclear & (uncertain == "drop")) | (empty & (blank == "drop"))
-    return values[~dropped]
-
-
-def _settle(values: pd.Series, chosen: pd.Series, policy: Policy) -> pd.Series:
-    if policy not in EFFECTS:
-        raise InputError(f"policy {policy!r} is none of {', '.join(EFFECTS)}")
-    return values.mask(chosen, {"zero": 0.0, "one": 1.0}.get(policy, np.nan))
+    keep = pd.Series(True, index=values.index)
+    for reason, chosen, policy in (
+        ("uncertain", values == -1, options.uncertain or default),
+        ("blank", values.isna(), options.blank or default),
+    ):
+        effect, value = _EFFECTS[policy]
+        ledger.mark(effect, f"{column} {reason}", sheet, chosen, column, unit=unit)
+        values = values.mask(chosen, value)
+        keep &= ~chosen | (policy != "drop")
+    return values[keep]
 
 
 def views(sheet: Sheet, column: str, ledger: Ledger) -> pd.Series:
@@ -185,5 +177,5 @@ def races(
     absent = pd.Index(patients.unique()).difference(owner)
     if len(absent):
         places = [f"{name} is not in {sheet.path.name}" for name in absent[:EXAMPLES]]
-        ledger.add("set missing", "race: no record", places, count=len(absent), unit="patient")
+        ledger.add("set missing", "race: no record", places, len(absent), "patient")
     return patients.map(code.where(code >= 0)).astype("float64")

@@ -1,0 +1,37 @@
+"""Where the project's data are: beside the packages in a checkout, in part in a wheel."""
+
+from pathlib import Path
+
+from cfcore.checks import InputError
+
+DATA = Path(__file__).parent.parent / "data"
+PACKAGED = Path(__file__).parent / "data"  # a wheel has the paper's tables in it
+
+
+def data_file(name: str) -> Path:
+    """A file or folder of the project's data, from whatever folder one works in.
+
+    Args:
+        name: Its name below ``data``, such as ``"paper/risk.csv"``.
+
+    Returns:
+        Its path.
+
+    Raises:
+        InputError: If this installation lacks it.
+
+    Example:
+        >>> data_file("paper/risk.csv").name
+        'risk.csv'
+        >>> data_file("paper/none.csv")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: data/paper/none.csv did not come with this installation of ...
+    """
+    found = [place / name for place in (PACKAGED, DATA) if (place / name).exists()]
+    if not found:
+        raise InputError(
+            f"data/{name} did not come with this installation of cfcore (a wheel has data/paper "
+            "only); in a checkout, pip install --editable . gives it"
+        )
+    return found[0]

@@ -1,0 +1,186 @@
+"""From a table whose records name files to a data set, with every file accounted for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from cfchest.data.dataset import Dataset
+from cfchest.data.images import Files, failures
+from cfchest.data.ledger import EXAMPLES, Ledger
+from cfchest.data.sheet import Sheet, readable
+from cfcore.checks import InputError
+from cfcore.patients import Stored
+
+Policy = Literal["zero", "one", "missing", "drop"]
+"""What to do with a label that is uncertain, or blank."""
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What the loaders leave to their user.
+
+    Args:
+        size: The side to which images are resized; by default they keep their own, which must
+            then be the same for all.
+        masks: The CSV of CheXmask for the data set, without which lung sizes are missing.
+        uncertain: What a label of -1 becomes: ``"zero"``, ``"one"``, ``"missing"``, ``"drop"``. By
+            default it is read as absent, but as missing in a table of your own. Projects differ
+            in this, so state your choice.
+        blank: What an empty label becomes, by default the same.
+        unreadable: Whether a missing file, or with ``verify`` a broken one, raises (``"raise"``)
+            or is dropped and counted (``"drop"``).
+        verify: Whether to decode every file now. Otherwise a broken file raises when it is
+            first decoded; either way the message names it and the line that lists it.
+    """
+
+    size: int | None = None
+    masks: str | Path | None = None
+    uncertain: Policy | None = None
+    blank: Policy | None = None
+    unreadable: Literal["raise", "drop"] = "raise"
+    verify: bool = False
+
+    def __post_init__(self) -> None:
+        policies = (None, *get_args(Policy))
+        for name, known in (
+            ("uncertain", policies),
+            ("blank", policies),
+            ("unreadable", ("raise", "drop")),
+        ):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} is one of {known}, not {getattr(self, name)!r}")
+
+
+DEFAULTS = LoadOptions()
+
+
+def located(sheet: Sheet, **columns: pd.Series | str) -> pd.DataFrame:
+    """A table of the records of a sheet, with a column ``place`` that says where each is."""
+    table = pd.DataFrame(columns, index=sheet.frame.index)
+    return table.assign(place=[sheet.where(line) for line in table.index])
+
+
+def assemble(table: pd.DataFrame, ledger: Ledger, options: LoadOptions) -> Dataset:
+    """Check that the files exist and make the data set, decoding nothing unless asked to.
+
+    Args:
+        table: The columns of the schema, of which ``image`` holds paths, and ``place``.
+        ledger: The account so far.
+        options: The options of the user.
+
+    Raises:
+        InputError: If a patient is in two of the publisher's splits; if a file is missing or broken
+            and the options say so; if no image is left, and then the message is the report.
+    """
+    _check_published(table)
+    there = np.array([Path(image).is_file() for image in table.image], dtype=bool)
+    listed = [
+        f"{row.image}, listed in {row.place}" for row in table[~there][:EXAMPLES].itertuples()
+    ]
+    if not there.all() and options.unreadable == "raise":
+        raise InputError(
+            f"{(~there).sum():,} of {len(there):,} images of {ledger.name} are missing: "
+            f"{'; '.join(listed)}. Complete the download, or pass unreadable='drop'."
+        )
+    if not there.all():
+        ledger.add("dropped", "file missing", listed, int((~there).sum()))
+    table = table[there]
+    if options.verify:
+        table = table[_decodable(_files(table, options.size), ledger, options)]
+    _close(ledger, len(table))
+    source = _files(table, options.size)
+    return Dataset(table.drop(columns="place"), source, name=ledger.name, report=ledger)
+
+
+def assemble_stored(
+    table: pd.DataFrame, ledger: Ledger, options: LoadOptions, path: Path, sheet: Sheet
+) -> Dataset:
+    """Make the data set of an archive whose row i belongs to record i of a sheet.
+
+    Args:
+        table: The columns of the schema and ``place``, for some records of the sheet.
+        ledger: The account so far.
+        options: The options of the user.
+        path: An ``.npz`` with ``images``, uint8 or in [0, 1], shape (N, H, W), and perhaps
+            ``image``, the names of the rows, to be compared with those of the sheet.
+        sheet: All N records.
+    """
+    _check_published(table)
+    _close(ledger, len(table))
+    rows = sheet.frame.index.get_indexer(table.index)
+    images = _read_archive(path, sheet)
+    images = images if len(rows) == len(images) else images[rows]
+    table = table.drop(columns="place").assign(image=rows)
+    return Dataset(table, Stored(images, options.size), name=ledger.name, report=ledger)
+
+
+def _files(table: pd.DataFrame, size: int | None) -> Files:
+    return Files(table.image.to_numpy(str), size, table.place.tolist().__getitem__)
+
+
+def _decodable(files: Files, ledger: Ledger, options: LoadOptions) -> np.ndarray:
+    broken = failures(files, progress=f"verifying {ledger.name}")
+    examples = list(broken.values())[:EXAMPLES]
+    if broken and options.unreadable == "raise":
+        raise InputError(f"{len(broken):,} images of {ledger.name} are broken: {examples[0]}")
+    if broken:
+        ledger.add("dropped", "file broken", examples, len(broken))
+    return ~np.isin(np.arange(len(files.paths)), list(broken))
+
+
+def _close(ledger: Ledger, kept: int) -> None:
+    """Note how many images were kept; none is an error, of which the report is the message."""
+    ledger.kept = kept
+    if not kept:
+        raise InputError(f"no image is left.\n{ledger}")
+
+
+def _check_published(table: pd.DataFrame) -> None:
+    """Refuse a publisher's split, where there is one, that shares a patient."""
+    if "split" not in table:
+        return
+    rows = table[table.split.notna()].drop_duplicates(["patient", "split"])
+    shared = rows.patient[rows.patient.duplicated()]
+    if len(shared):
+        one, two = list(rows[rows.patient == shared.iloc[0]].itertuples())[:2]
+        raise InputError(
+            f"patient {one.patient!r} is in {one.split!r} ({one.place}) and in {two.split!r} "
+            f"({two.place}). Correct the split or drop it."
+        )
+
+
+def _read_archive(path: Path, sheet: Sheet) -> Tensor:
+    if not path.is_file():
+        raise InputError(f"{path} is missing")
+    images, names = _arrays(path)
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise InputError(
+            f"{path} has images of {images.dtype}; give uint8, or floating point from 0 to 1"
+        )
+    if images.ndim not in (3, 4):
+        raise InputError(f"{path} has images of shape {images.shape}, expected (N, H, W)")
+    if len(images) != len(sheet.frame):
+        raise InputError(f"{path} has {len(images)} images, {sheet.path} {len(sheet.frame)}")
+    other = np.zeros(0) if names is None else names != sheet.frame.image.to_numpy(str)
+    if other.any():
+        row = int(other.argmax())
+        place = sheet.where(sheet.frame.index[row], "image")
+        raise InputError(f"{path} row {row} is {str(names[row])!r}, but {place}")
+    return torch.as_tensor(images)
+
+
+def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    with readable(path), path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise InputError(f"{path} cannot be read: it is one array and no archive of arrays")
+        with archive:
+            if "images" not in archive:
+                raise InputError(f"{path} has no array 'images' but {', '.join(archive.files)}")
+            names = archive["image"].astype(str) if "image" in archive else None
+            return archive["images"], names
