@@ -2,58 +2,56 @@
 
 It looks at what git tracks, at what is about to be committed, or at a rendered book, and refuses
 
-- every artefact, notebook or page that carries a mark of real patients (:mod:`cfcore.marks`),
-  renamed, packed or encoded;
-- identifiers in the form of CheXpert (``patient`` and five digits) and MIMIC-CXR (``p`` and
-  ``s`` with eight digits, the names of its images, subjects beside words such as ``subject_id``);
-- notebooks whose parameters name folders of real data, or that ran a loader of them or opened
-  image files;
-- images that no code of the project made: outputs that are no figure, attachments of cells, images
-  written into text, image files, and images in a page that are no output of its notebooks;
-- pickles, and any other file that is not text, but for those listed in ``.guard.yml``.
+- every file that carries a mark of real patients (:mod:`cfcore.marks`), whatever its name,
+  and every image that a marked notebook shows;
+- identifiers in the form of CheXpert (``patient`` and five digits) and MIMIC-CXR (``p`` and ``s``
+  with eight digits, the names of its images, its numbers in quotes or beside words such as
+  ``subject_id``), in text, in notebooks, in the headers of safetensors files and in names of files;
+- images in a notebook that matplotlib did not draw, were pasted, or are written into text;
+- every other file that is not text, images and archives included, but for those that
+  ``.guard.yml`` lists; in a rendered book, but for the outputs of its own notebooks.
 
-It stops accidents, not malice: who takes the mark off and crops the image gets it through.
+It stops accidents, not malice, and does not catch
+
+- a mark or an identifier inside an archive, a compressed file or base64 (archives are refused
+  unless they are listed, but base64 is text);
+- a figure of real patients in a notebook without a mark: one that read images by other means than
+  our loaders, or whose marks somebody deleted;
+- identifiers in any other form, and tables of patients without identifiers;
+- new content of a file whose name is listed, if it has no mark and no identifier in its header;
+- what stands in the ``_static`` folder of a rendered book, but for marks and identifiers.
 """
 
-import ast
-import hashlib
+import base64
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from cfbook.guard.contents import HEADER, Piece, kind_of, take_apart
-from cfbook.production.notebooks import named_sources
 from cfcore.checks import InputError
 from cfcore.marks import sources_in
 
 ALLOWED = ".guard.yml"
-STATIC = ("_static/", "_sphinx_design_static/")  # of a rendered book: what the theme brings along
-UNFINISHED = (".checkpoint.", ".failed.")
+_BOOK = ("_static/", "_sphinx_design_static/", "objects.inv")  # what the theme brings along
 
-IDENTIFIERS = {
+_IDENTIFIERS = {
     "a patient of CheXpert": rb"(?<![a-z0-9])patient\d{5}(?!\d)",
     "a patient or study of MIMIC-CXR": rb"(?<![a-z0-9])(?:p1|s5)\d{7}(?!\d)",
     "an image of MIMIC-CXR": rb"(?<![a-z0-9-])[0-9a-f]{8}(?:-[0-9a-f]{8}){4}(?![a-z0-9-])",
     "a subject of MIMIC": rb"(?<=[\"';])1\d{7}(?=[\\\\]?[\"'&])",
 }
-BESIDE = re.compile(rb"subject_id|study_id|dicom_id|hadm_id|mimic", re.IGNORECASE)
-NUMBER = rb"(?<![\w.])[15]\d{7}(?![\w.])"
-READERS = re.compile(rb"\bImage\.open\s*\(|\b(?:imread|dcmread|read_image)\s*\(")
-DRAWN = b"Matplotlib"  # what matplotlib writes into every figure
-LOADERS = re.compile(rb"\b(?:load_(?:chexpert|mimic|nih|table)|Folders)\s*\(\s*[^\s)]")
+_BESIDE = re.compile(rb"subject_id|study_id|dicom_id|hadm_id|mimic", re.IGNORECASE)
+_NUMBER = rb"(?<![\w.])[15]\d{7}(?![\w.])"
+_WRITTEN = re.compile(rb"data:image/(?!svg)[\w.+-]+;base64,([A-Za-z0-9+/\s]{64,})")
+_DRAWN = b"Matplotlib"  # what matplotlib writes into every figure
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Something that may not be shared.
-
-    Attributes:
-        path: The file.
-        where: The cell or the part of the file; empty for the whole.
-        what: What is wrong with it.
-    """
+class Finding(NamedTuple):
+    """Something that may not be shared: the file, the cell or part if any, and what is wrong."""
 
     path: str
     where: str
@@ -65,30 +63,24 @@ class Finding:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What passes all the same, each with the file it stands in: the content of ``.guard.yml``.
+    """What passes all the same: the content of ``.guard.yml``.
 
     Attributes:
         identifiers: Invented or published identifiers, exact, by the file they may stand in.
         binary: Patterns of files that are not text, with what they hold.
-        files: Image files, and text with images in it, by their hash (SHA-256).
     """
 
     identifiers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     binary: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, path: str, *, book: bool) -> set[str]:
         """The identifiers that may stand in a file; in a book, those of the code and pages."""
-        if path == ALLOWED:
-            return {word for words in self.identifiers.values() for word in words}
-        if book:
-            return {
-                word
-                for source, words in self.identifiers.items()
-                if not source.startswith("tests/")
-                for word in words
-            }
-        return set(self.identifiers.get(path, ()))
+        shown = {
+            source: words
+            for source, words in self.identifiers.items()
+            if path in (source, ALLOWED) or (book and not source.startswith("tests/"))
+        }
+        return {word for words in shown.values() for word in words}
 
 
 def read_allowed(path: Path) -> Allowed:
@@ -123,133 +115,142 @@ def inspect(
         notes.md: line 1 names a patient of CheXpert (pat...)
     """
     allowed = allowed or Allowed()
-    every = [look(path, content) for path, content in files]
-    made = {
-        digest(piece.content)
-        for file in every
-        for piece in file.pieces
-        if book and not file.marks and piece.kind == "image" and piece.role == "output"
-    }
+    every = [_File(path, list(_parts(content))) for path, content in files]
+    clean = [file for file in every if book and not file.sources]
+    made = {part.content for file in clean for part in file.parts if part.kind == "shown"}
     found: dict[Finding, None] = {}
     for file in every:
         words = allowed.words(file.path, book=book)
-        listed = allowed.files.get(file.path) == digest(file.pieces[0].content)
-        theme = book and file.path.startswith(STATIC)
-        for piece in file.pieces:
-            said = [*marked(piece), *identified(piece, words), *called(piece)]
-            said += [] if listed or theme else pictured(piece, file.marks, made)
-            found |= dict.fromkeys(Finding(file.path, piece.where, what) for what in said)
-        if not book and not listed:
-            found |= dict.fromkeys(unlisted(file, allowed))
+        passes = file.path.startswith(_BOOK) if book else _listed(file, allowed)
+        for part in (*file.parts, _Part("its name", "text", file.path.encode(errors="replace"))):
+            said = [*_marked(part), *_identified(part, words)]
+            if not passes and part.content not in made:
+                said += _unfit(part, file.sources)
+            found |= dict.fromkeys(Finding(file.path, part.where, what) for what in said)
     return list(found)
 
 
-@dataclass(frozen=True)
-class File:
-    """A file, its pieces, the whole first, and the sources whose marks are in them."""
+class _Part(NamedTuple):
+    """A part of a file; an image is *shown* by an output or *pasted* into a cell or page."""
+
+    where: str
+    kind: Literal["text", "binary", "shown", "pasted"]
+    content: bytes
+
+
+class _File(NamedTuple):
+    """A file and its parts."""
 
     path: str
-    pieces: list[Piece]
-    marks: list[str]
+    parts: list[_Part]
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources whose marks it carries."""
+        return sorted({name for part in self.parts for name in sources_in(part.content)})
 
 
-def look(path: str, content: bytes) -> File:
-    """Take a file apart; its name may hold identifiers too."""
-    whole = Piece("", kind_of(content), content)
-    pieces = take_apart(content)
-    pieces = pieces if pieces[0] == whole else [whole, *pieces]
-    marks = sorted({name for piece in pieces for name in sources_in(piece.content)})
-    return File(path, [*pieces, Piece("its name", "text", path.encode(errors="replace"))], marks)
+def _parts(content: bytes) -> Iterator[_Part]:
+    """The parts of a file: those of a notebook, else the whole, and the header of safetensors."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        yield _Part("", "binary", content)
+        if content[8:10] == b'{"':
+            yield _Part("header", "text", content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return
+    notebook = None
+    if '"cells"' in text:
+        with suppress(ValueError):
+            notebook = json.loads(text)
+    if isinstance(notebook, dict) and isinstance(notebook.get("cells"), list):
+        yield from _cells(notebook)
+    else:
+        yield _Part("", "text", content)
+        yield from _written("", "pasted", content)
 
 
-def digest(content: bytes) -> str:
-    """The hash by which a file is listed."""
-    return hashlib.sha256(content).hexdigest()
+def _written(where: str, kind: str, text: bytes) -> Iterator[_Part]:
+    """The images that are written into a text."""
+    for match in _WRITTEN.finditer(text):
+        yield _Part(where, kind, _decoded(match[1]))
 
 
-def marked(piece: Piece) -> Iterator[str]:
-    """Say whose mark a piece carries."""
-    sources = sources_in(piece.content)
+def _decoded(text: bytes) -> bytes:
+    """What base64 says, cut or not."""
+    text = re.sub(rb"[\s=]", b"", text)
+    return base64.b64decode(text[: len(text) - (len(text) % 4 == 1)] + b"==")
+
+
+def _cells(notebook: Mapping) -> Iterator[_Part]:
+    """The parts of a notebook, cell by cell."""
+    yield _Part("metadata", "text", _text(notebook.get("metadata")))
+    for number, cell in enumerate(notebook["cells"], start=1):
+        source = _text(cell.get("source", ""))
+        first = next((line for line in source.decode().splitlines() if line.strip()), "empty")
+        where = f"cell {number} ({first.strip()[:60]})"
+        yield _Part(where, "text", source)
+        yield from _written(where, "pasted", source)
+        yield _Part(where, "text", _text(cell.get("metadata")))
+        for name, given in cell.get("attachments", {}).items():
+            yield _Part(f"{where}, attachment {name}", "pasted", _text(given))
+        for count, output in enumerate(cell.get("outputs", []), start=1):
+            place = f"{where}, output {count}"
+            for kind, value in output.get("data", {}).items():
+                image = kind.startswith("image/") and kind != "image/svg+xml"
+                said = _decoded(_text(value)) if image else _text(value)
+                yield _Part(place, "shown" if image else "text", said)
+                yield from _written(place, "shown", said)
+            for key in ("text", "traceback", "metadata"):
+                yield _Part(place, "text", _text(output.get(key, "")))
+
+
+def _text(value: object) -> bytes:
+    """The text of a value in a notebook: lines, a text, or anything else as JSON."""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        value = "".join(value)
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _marked(part: _Part) -> Iterator[str]:
+    """Say whose mark a part carries."""
+    sources = sources_in(part.content)
     if sources:
         yield f"carries the mark of {', '.join(sources)}"
 
 
-def identified(piece: Piece, words: set[str]) -> Iterator[str]:
+def _identified(part: _Part, words: set[str]) -> Iterator[str]:
     """Say what identifiers there are, without repeating them whole: this goes to a log."""
-    if piece.kind != "text":
+    if part.kind != "text":
         return
-    patterns = dict(IDENTIFIERS)
-    if BESIDE.search(piece.content):
-        patterns["a number of MIMIC"] = NUMBER
-    for what, pattern in patterns.items():
-        for match in re.finditer(pattern, piece.content, flags=re.IGNORECASE):
+    beside = {"a number of MIMIC": _NUMBER} if _BESIDE.search(part.content) else {}
+    for what, pattern in {**_IDENTIFIERS, **beside}.items():
+        for match in re.finditer(pattern, part.content, flags=re.IGNORECASE):
             if match[0].decode() not in words:
-                line = piece.content.count(b"\n", 0, match.start()) + 1
+                line = part.content.count(b"\n", 0, match.start()) + 1
                 yield f"line {line} names {what} ({match[0].decode()[:3]}...)"
                 break
 
 
-def called(piece: Piece) -> Iterator[str]:
-    """Say whether a cell was given folders of real data, or read them."""
-    if piece.role != "source" or piece.kind != "text" or not piece.executed:
-        return
-    if LOADERS.search(piece.content):
-        yield "was executed on real data"
-    if READERS.search(piece.content):
-        yield "reads images from files"
-    for sources in parameters(piece.content):
-        yield f"names folders of {', '.join(sources)}"
+def _unfit(part: _Part, sources: list[str]) -> Iterator[str]:
+    """Say what is wrong with an image, or with a file that is not text."""
+    if part.kind == "binary":
+        yield f"is not text and not in {ALLOWED}"
+    elif part.kind == "shown" and sources:
+        yield f"shows an image in a notebook made from {', '.join(sources)}"
+    elif part.kind == "shown" and _DRAWN not in part.content[:400]:
+        yield "shows an image that is no figure"
+    elif part.kind == "pasted":
+        yield "holds an image that no code made"
 
 
-def parameters(source: bytes) -> Iterator[list[str]]:
-    """The real data whose folders a cell assigns to a name."""
-    try:
-        statements = ast.parse(source).body
-    except SyntaxError:
-        return
-    for node in statements:
-        try:
-            value = ast.literal_eval(getattr(node, "value", None) or "None")
-        except (ValueError, TypeError):
-            continue
-        sources = sorted(named_sources({"value": value}))
-        if sources:
-            yield sources
-
-
-def pictured(piece: Piece, marks: list[str], made: set[str]) -> Iterator[str]:
-    """Say what is wrong with an image, or with a pickle.
-
-    Args:
-        piece: The piece.
-        marks: Whose marks are in the file.
-        made: Hashes of what notebooks of the same book show.
-    """
-    if piece.kind == "pickle":
-        yield "holds a pickle, which nobody can look into safely"
-    if piece.kind != "image":
-        return
-    if piece.role == "output" and marks:
-        yield f"shows an image in a notebook made from {', '.join(marks)}"
-    elif piece.role == "output" and piece.shown and DRAWN not in piece.content[:400]:
-        yield f"shows an image ({piece.format}) that is no figure"
-    elif piece.role in ("attachment", "source"):
-        yield f"holds an image ({piece.format}) that no code made"
-    elif piece.role == "file" and digest(piece.content) not in made:
-        yield f"holds an image ({piece.format}) that is not in {ALLOWED}"
-
-
-def unlisted(file: File, allowed: Allowed) -> Iterator[Finding]:
-    """Refuse a file that is not text and not listed."""
-    whole = file.pieces[0]
-    listed = any(fnmatch(file.path, pattern) for pattern in allowed.binary)
-    if whole.kind == "text":
-        return
-    if not listed or any(part in file.path for part in UNFINISHED):
-        what = f"is not text and not in {ALLOWED} (sha256 {digest(whole.content)})"
-        yield Finding(file.path, "", what)
-    elif file.path.endswith(".safetensors") and all(p.where != HEADER for p in file.pieces):
-        yield Finding(file.path, "", "is no safetensors file")
+def _listed(file: _File, allowed: Allowed) -> bool:
+    """Whether a file that is not text is on the list, finished, and what its name says."""
+    known = any(fnmatch(file.path, pattern) for pattern in allowed.binary)
+    whole = not file.path.endswith(".safetensors") or len(file.parts) == 2
+    return known and whole and ".checkpoint." not in file.path
 
 
 def walk(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
     from papermill import PapermillExecutionError
 
+_SIMPLE = {"int": int, "float": int | float, "str": str, "bool": bool, "list": list, "dict": dict}
+
 
 def read(path: str | Path) -> "NotebookNode":
     """Read a notebook, either text (``.md``) or ``.ipynb``, without its outputs."""
@@ -38,76 +40,63 @@ def read(path: str | Path) -> "NotebookNode":
 
 
 def parameters(notebook: "NotebookNode") -> dict[str, object]:
-    """What a notebook's cell tagged ``parameters`` assigns.
-
-    Args:
-        notebook: A notebook.
-
-    Returns:
-        The values by name, in order, those that are no literals as text; none if there is no such
-        cell.
-    """
-    return {name: literal(node.value) for name, node in assigned(notebook) if node.value}
+    """What a notebook's cell tagged ``parameters`` assigns; what is no literal as text."""
+    found = {}
+    for name, node in _assigned(notebook):
+        try:
+            found[name] = ast.literal_eval(node.value)
+        except ValueError:
+            found[name] = ast.unparse(node.value)
+    return found
 
 
-def assigned(notebook: "NotebookNode") -> Iterator[tuple[str, ast.Assign | ast.AnnAssign]]:
+def _assigned(notebook: "NotebookNode") -> Iterator[tuple[str, ast.Assign | ast.AnnAssign]]:
     """The names that the cell tagged ``parameters`` assigns, each with its statement."""
-    tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
-    for node in (node for cell in tagged for node in ast.parse(cell.source).body):
+    tagged = [c.source for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
+    for node in ast.parse("\n".join(tagged)).body:
         for target in getattr(node, "targets", [getattr(node, "target", None)]):
-            if isinstance(target, ast.Name):
+            if isinstance(target, ast.Name) and node.value:
                 yield target.id, node
 
 
-def fits(value: object, kind: ast.expr) -> bool:
+def _fits(value: object, kind: ast.expr) -> bool:
     """Whether a value is of the type that a parameter is annotated with.
 
     A whole number is fine for a ``float``; what is no simple type is not checked.
 
     Example:
         >>> real, whole = (ast.parse(text, mode="eval").body for text in ("float", "list[int]"))
-        >>> fits(1, real), fits([1, 2], whole), fits("high", real), fits([0.5], whole)
+        >>> _fits(1, real), _fits([1, 2], whole), _fits("high", real), _fits([0.5], whole)
         (True, True, False, False)
     """
     match kind:
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return fits(value, left) or fits(value, right)
+            return _fits(value, left) or _fits(value, right)
         case ast.Subscript(value=ast.Name(id="list"), slice=each):
-            return isinstance(value, list) and all(fits(one, each) for one in value)
+            return isinstance(value, list) and all(_fits(one, each) for one in value)
         case ast.Subscript(value=outer):
-            return fits(value, outer)
+            return _fits(value, outer)
         case ast.Constant(value=None):
             return value is None
-        case ast.Name(id=name) if name in SIMPLE:
-            return isinstance(value, SIMPLE[name]) and isinstance(value, bool) == (name == "bool")
+        case ast.Name(id=name) if name in _SIMPLE:
+            return isinstance(value, _SIMPLE[name]) and isinstance(value, bool) == (name == "bool")
     return True
-
-
-SIMPLE = {"int": int, "float": int | float, "str": str, "bool": bool, "list": list, "dict": dict}
 
 
 def check_given(source: Path, notebook: "NotebookNode", given: Mapping[str, object]) -> None:
     """Raise unless a notebook has these parameters and they can take these values."""
-    known = dict(assigned(notebook))
+    known = dict(_assigned(notebook))
     for name, value in given.items():
         if name not in known:
             raise InputError(
                 f"{source}: there is no parameter {name!r}; it has {', '.join(known) or 'none'}"
             )
         kind = getattr(known[name], "annotation", None)
-        if kind is not None and not fits(value, kind):
+        if kind is not None and not _fits(value, kind):
             raise InputError(
                 f"{source}: the parameter {name!r} is of type {ast.unparse(kind)}, "
                 f"not {value!r} ({type(value).__name__})"
             )
-
-
-def literal(node: ast.expr) -> object:
-    """The value of a literal, or the text of any other expression."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
 
 
 def read_value(name: str, text: str) -> object:
@@ -171,25 +160,25 @@ def run(
         raise InputError(f"{out}: an executed notebook ends in .ipynb")
     known = parameters(notebook)
     check_given(source, notebook, given)
-    check_place(out, named_sources(given))
+    check_place(out, _named_sources(given))
     watch, facts = Watch(), {}
     try:
         with watch:
-            content = execute(source, out, notebook, given, progress=progress)
+            content = _execute(source, out, notebook, given, progress=progress)
         facts = {"status": "passed", "executed": hashlib.sha256(content).hexdigest()}
         facts |= marked(sources_in(content))
         write_atomically(out, content)
     except InputError as error:
         facts = {"status": "failed", "executed": None, "error": str(error)}
-        facts |= marked(named_sources(given))
+        facts |= marked(_named_sources(given))
         raise
     finally:
         if provenance is not None and facts:
-            write_record(Path(provenance), record(source, known | given, watch, **facts))
+            write_record(Path(provenance), record(source, known | given, watch, facts))
     return out
 
 
-def execute(
+def _execute(
     source: Path, out: Path, notebook: "NotebookNode", given: dict[str, object], *, progress: bool
 ) -> bytes:
     """The executed notebook as it is written; if a cell fails, what there is of it is kept."""
@@ -216,29 +205,29 @@ def execute(
     except papermill.PapermillExecutionError as error:
         if tracked(failed.absolute()) and sources_in(failed.read_bytes()):
             failed.unlink()
-        raise InputError(f"{source}: {complaint(error)}; see {failed}") from error
+        raise InputError(f"{source}: {_complaint(error)}; see {failed}") from error
     failed.unlink()
-    sources = {*named_sources(given), *sources_in(nbformat.writes(executed).encode())}
+    sources = {*_named_sources(given), *sources_in(nbformat.writes(executed).encode())}
     executed.metadata.update(marked(sources))
-    return nbformat.writes(tidy(executed)).encode()
+    return nbformat.writes(_tidy(executed)).encode()
 
 
-def complaint(error: "PapermillExecutionError") -> str:
+def _complaint(error: "PapermillExecutionError") -> str:
     """What is wrong in which cell, in one line; a claim that does not hold is quoted."""
     said = error.evalue
     if error.ename == "AssertionError":
         trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
         place = re.search(r"^Cell In\[\d+\], line (\d+)", trace, re.MULTILINE)
-        claim = claim_at(error.source, int(place[1])) if place else ""
+        claim = _claim_at(error.source, int(place[1])) if place else ""
         said = f"{claim} ({said})" if said and claim else said or claim
     return " ".join(f"cell {error.exec_count} fails with {error.ename}: {said}".split())
 
 
-def claim_at(source: str, line: int) -> str:
+def _claim_at(source: str, line: int) -> str:
     """The statement at a line of a cell; an assertion without its message.
 
     Example:
-        >>> claim_at("for k in (1, 2):\\n    assert (k\\n        < 2), 'too large'", line=3)
+        >>> _claim_at("for k in (1, 2):\\n    assert (k\\n        < 2), 'too large'", line=3)
         'assert (k\\n        < 2)'
     """
     try:
@@ -253,11 +242,11 @@ def claim_at(source: str, line: int) -> str:
     return whole.removesuffix(end).rstrip(", ") if end else whole
 
 
-def named_sources(given: Mapping[str, object]) -> set[str]:
+def _named_sources(given: Mapping[str, object]) -> set[str]:
     """The real data whose folders are named by a parameter.
 
     Example:
-        >>> named_sources({"data": {"mimic_iv": "DIR"}, "alpha": 0.1})
+        >>> _named_sources({"data": {"mimic_iv": "DIR"}, "alpha": 0.1})
         {'mimic'}
     """
     from cfchest.data import SOURCES
@@ -267,27 +256,24 @@ def named_sources(given: Mapping[str, object]) -> set[str]:
     return words & set(SOURCES)
 
 
-def tidy(notebook: "NotebookNode") -> "NotebookNode":
+def _tidy(notebook: "NotebookNode") -> "NotebookNode":
     """Drop what differs from run to run: timings, paths, identifiers, versions, cuts in text."""
-    notebook.metadata.pop("papermill", None)
-    notebook.metadata.pop("language_info", None)
+    for key in ("papermill", "language_info"):
+        notebook.metadata.pop(key, None)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
-        cell.metadata.pop("papermill", None)
-        cell.metadata.pop("execution", None)
+        for key in ("papermill", "execution", *(() if cell.metadata.get("tags") else ("tags",))):
+            cell.metadata.pop(key, None)
         if cell.cell_type == "code":
-            cell.outputs = joined(cell.outputs)
-        if not cell.metadata.get("tags", True):
-            cell.metadata.pop("tags")
+            cell.outputs = _joined(cell.outputs)
     return notebook
 
 
-def joined(outputs: "list[NotebookNode]") -> "list[NotebookNode]":
+def _joined(outputs: "list[NotebookNode]") -> "list[NotebookNode]":
     """Join what was printed in several pieces: where the kernel cuts it is chance."""
     whole: list[NotebookNode] = []
     for output in outputs:
-        stream = output.output_type == "stream"
-        if stream and whole and whole[-1].get("name") == output.name:
+        if output.output_type == "stream" and whole and whole[-1].get("name") == output.name:
             whole[-1].text += output.text
         else:
             whole.append(output)

@@ -3,21 +3,10 @@
 from collections.abc import Mapping
 from typing import SupportsFloat
 
-WORDS = [
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
+_WORDS = [
+    "no", "one", "two", "three", "four", "five", "six",
+    "seven", "eight", "nine", "ten", "eleven", "twelve",
+]  # fmt: skip
 
 
 def keep(chapter: str, found: Mapping[str, SupportsFloat | str]) -> None:
@@ -34,15 +23,15 @@ def keep(chapter: str, found: Mapping[str, SupportsFloat | str]) -> None:
     from myst_nb import glue
 
     for name, value in found.items():
-        kept = value if isinstance(value, str) else rounded(value)
+        kept = value if isinstance(value, str) else _rounded(value)
         glue(f"{chapter}-{name}", kept, display=False)
 
 
-def rounded(value: SupportsFloat) -> float | int:
+def _rounded(value: SupportsFloat) -> float | int:
     """A number to four significant digits, and a whole number as it is.
 
     Example:
-        >>> rounded(0.123456), rounded(1234.56), rounded(20_000), rounded(0.0)
+        >>> _rounded(0.123456), _rounded(1234.56), _rounded(20_000), _rounded(0.0)
         (0.1235, 1235.0, 20000, 0.0)
     """
     return value if isinstance(value, int) else float(f"{float(value):.4g}")
@@ -56,4 +45,4 @@ def count(number: SupportsFloat) -> str:
         ('three', 'no', '16')
     """
     whole = round(float(number))
-    return WORDS[whole] if whole < len(WORDS) else f"{whole:,}"
+    return _WORDS[whole] if whole < len(_WORDS) else f"{whole:,}"

@@ -10,21 +10,24 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
-from html import escape, unescape
+from collections.abc import Mapping
+from contextlib import suppress
+from html import escape
 from importlib import metadata
 from pathlib import Path
 from threading import Event, Thread
 from urllib.parse import quote
 
+import pandas as pd
+
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfscm.networks import commit
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("cfcore", "cfscm", "cfchest", "cfbook")
-ENDING = ".provenance.json"
-DIGITS = 10  # of a hash, where it is shown
+_ROOT = Path(__file__).parents[2]
+_PACKAGES = ("cfcore", "cfscm", "cfchest", "cfbook")
+_SHARED = ("commit", "code", "data", "machine")  # told once if they were the same in all runs
+_DIGITS = 10  # of a hash, where it is shown
 
 
 class Watch(Thread):
@@ -42,11 +45,9 @@ class Watch(Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.minutes, self.megabytes = 0.0, 0.0
-        self._over = Event()
+        self.megabytes, self._began, self._over = 0.0, time.monotonic(), Event()
 
     def __enter__(self) -> "Watch":
-        self._began = time.monotonic()
         self.start()
         return self
 
@@ -57,21 +58,14 @@ class Watch(Thread):
 
     def run(self) -> None:
         """Look, until the run is over."""
+        import psutil
+
         while not self._over.wait(0.1):
-            self.megabytes = max(self.megabytes, descendants_memory() / 1e6)
-
-
-def descendants_memory() -> int:
-    """The resident memory of all processes that descend from this one, in bytes."""
-    import psutil
-
-    total = 0
-    for process in psutil.Process().children(recursive=True):
-        try:
-            total += process.memory_info().rss
-        except psutil.Error:  # it has ended meanwhile
-            continue
-    return total
+            total = 0
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):  # it has ended meanwhile
+                    total += process.memory_info().rss
+            self.megabytes = max(self.megabytes, total / 1e6)
 
 
 def content_hash(folder: Path, pattern: str = "*") -> str | None:
@@ -92,15 +86,9 @@ def content_hash(folder: Path, pattern: str = "*") -> str | None:
     return digest.hexdigest() if files else None
 
 
-def code_hash() -> str:
-    """A hash of the four packages."""
-    hashes = [content_hash(ROOT / name, "*.py") for name in PACKAGES]
-    return hashlib.sha256("".join(map(str, hashes)).encode()).hexdigest()
-
-
-def changed() -> bool | None:
+def _changed() -> bool | None:
     """Whether tracked files differ from the commit, None if this is no repository."""
-    call = ["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"]
+    call = ["git", "-C", str(_ROOT), "status", "--porcelain", "--untracked-files=no"]
     try:
         found = subprocess.run(call, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -108,16 +96,12 @@ def changed() -> bool | None:
     return bool(found.stdout.strip())
 
 
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Python, and the installed versions of all packages that the project asks for."""
-    asked = [re.match(r"[\w.-]+", text)[0] for text in metadata.requires("cfcore") or []]
-    found = {"python": platform.python_version(), "cfcore": metadata.version("cfcore")}
-    for name in sorted({name.lower() for name in asked}):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    asked = {re.match(r"[\w.-]+", text)[0].lower() for text in metadata.requires("cfcore") or []}
+    installed = {one.name.lower(): one.version for one in metadata.distributions()}
+    own = {"python": platform.python_version(), "cfcore": metadata.version("cfcore")}
+    return own | {name: installed[name] for name in sorted(asked & set(installed))}
 
 
 def seeds(parameters: Mapping[str, object]) -> dict[str, object]:
@@ -140,7 +124,7 @@ def seeds(parameters: Mapping[str, object]) -> dict[str, object]:
 
 
 def record(
-    source: Path, parameters: Mapping[str, object], watch: Watch, **outcome: object
+    source: Path, parameters: Mapping[str, object], watch: Watch, outcome: Mapping[str, object]
 ) -> dict[str, object]:
     """Everything that is needed to make a run again, and what it took.
 
@@ -148,22 +132,23 @@ def record(
         source: The notebook that ran.
         parameters: All its parameters, changed or not.
         watch: What it took.
-        **outcome: What came of it.
+        outcome: What came of it.
 
     Returns:
         The record, JSON values only.
     """
+    code = "".join(str(content_hash(_ROOT / name, "*.py")) for name in _PACKAGES)
     return {
         "notebook": source.stem,
         **outcome,
         "parameters": dict(parameters),
         "seeds": seeds(parameters),
         "commit": commit(),
-        "changed": changed(),
+        "changed": _changed(),
         "source": hashlib.sha256(source.read_bytes()).hexdigest(),
-        "code": code_hash(),
-        "data": content_hash(ROOT / "data"),
-        "versions": versions(),
+        "code": hashlib.sha256(code.encode()).hexdigest(),
+        "data": content_hash(_ROOT / "data"),
+        "versions": _versions(),
         "machine": f"{platform.system()} {platform.machine()}",
         "minutes": round(watch.minutes, 3),
         "megabytes": round(watch.megabytes),
@@ -189,11 +174,9 @@ def read_records(folder: Path) -> dict[str, dict | None]:
         The records by name.
     """
     found: dict[str, dict | None] = {}
-    for path in sorted(folder.glob("*.ipynb")):
-        beside = path.with_name(path.stem + ENDING)
-        if ".failed" in path.name:
-            continue
+    for path in sorted(p for p in folder.glob("*.ipynb") if ".failed" not in p.name):
         found[path.stem] = None
+        beside = path.with_suffix(".provenance.json")
         if beside.is_file():
             try:
                 facts = json.loads(beside.read_text())
@@ -218,44 +201,28 @@ def page(folder: Path) -> str:
         A block of raw HTML, in which everything is escaped.
     """
     records = read_records(folder)
-    rows = {name: row(facts) for name, facts in records.items()}
-    known = [rows[name] for name, facts in records.items() if facts is not None]
-    common = {
-        column: known[0][column]
-        for column in ("commit", "code", "data", "machine")
-        if len({cells[column] for cells in known}) == 1
-    }
-    header = ["chapter", *(column for column in COLUMNS if column not in common)]
-    cells = [[name, *(found.get(c, "") for c in header[1:])] for name, found in rows.items()]
+    runs = pd.DataFrame.from_dict({name: _row(facts) for name, facts in records.items()}, "index")
+    known = runs[[facts is not None for facts in records.values()]]
+    common = known.loc[:, [c in _SHARED and known[c].nunique() == 1 for c in known]].iloc[:1].T
     versions = {pair for facts in records.values() if facts for pair in facts["versions"].items()}
+    shown = _escaped(runs.drop(columns=common.index).fillna(""))
+    links = [f'<a href="../notebooks/{quote(name)}.html">{escape(name)}</a>' for name in records]
+    shown.insert(0, "chapter", links)
     lines = [
-        table(header, cells, link="../notebooks/{}.html"),
+        _table(shown),
         "<h3>The same in all runs</h3>",
-        table(("what", "value"), common.items()),
+        _table(_escaped(common.reset_index().set_axis(["what", "value"], axis=1))),
         "<h3>Versions</h3>",
-        table(("package", "version"), sorted(versions)),
+        _table(_escaped(pd.DataFrame(sorted(versions), columns=["package", "version"]))),
     ]
     return "\n".join(["```{raw} html", *lines, "```", ""])
 
 
-COLUMNS = (
-    "status",
-    "minutes",
-    "memory, MB",
-    "parameters",
-    "seeds",
-    "commit",
-    "code",
-    "data",
-    "machine",
-)
-
-
-def row(facts: Mapping | None) -> dict[str, str]:
+def _row(facts: Mapping | None) -> dict[str, str]:
     """One run, as the cells of a table."""
     if facts is None:
         return {"status": "not recorded"}
-    commit = (facts["commit"] or "no repository")[:DIGITS]
+    commit = (facts["commit"] or "no repository")[:_DIGITS]
     return {
         "status": facts["status"],
         "minutes": f"{facts['minutes']:.2f}",
@@ -263,8 +230,8 @@ def row(facts: Mapping | None) -> dict[str, str]:
         "parameters": listed(facts["parameters"]),
         "seeds": listed(facts["seeds"]) or "none",
         "commit": f"{commit}, and changes" if facts["changed"] else commit,
-        "code": (facts["code"] or "none")[:DIGITS],
-        "data": (facts["data"] or "none")[:DIGITS],
+        "code": (facts["code"] or "none")[:_DIGITS],
+        "data": (facts["data"] or "none")[:_DIGITS],
         "machine": facts["machine"],
     }
 
@@ -282,30 +249,12 @@ def listed(values: Mapping[str, object]) -> str:
     return re.sub(r'"(?:[~/]|[A-Za-z]:[\\/])[^"]*?([^"\\/]+)[\\/]*"', r'".../\1"', text)
 
 
-def table(header: Iterable[str], rows: Iterable[Iterable[str]], *, link: str | None = None) -> str:
-    """A table in HTML, every cell escaped, backticks too, since it will stand in a fence.
-
-    Args:
-        header: The names of the columns.
-        rows: The cells.
-        link: Where the first cell of a row leads, with ``{}`` for its text.
-
-    Example:
-        >>> print(table(["a", "b"], [["1 < 2", "`x`"]], link="{}.html"))
-        <table class="table">
-        <tr><th>a</th><th>b</th></tr>
-        <tr><td><a href="1%20%3C%202.html">1 &lt; 2</a></td><td>&#96;x&#96;</td></tr>
-        </table>
-    """
-    lines = [line("th", map(escape, header))]
-    for cells in rows:
-        first, *rest = (escape(str(cell)) for cell in cells)
-        if link is not None:
-            first = f'<a href="{link.format(quote(unescape(first)))}">{first}</a>'
-        lines.append(line("td", [first, *rest]))
-    return "\n".join(['<table class="table">', *lines, "</table>"]).replace("`", "&#96;")
+def _escaped(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table whose cells can stand in HTML inside a fence."""
+    return frame.map(lambda cell: escape(cell).replace("`", "&#96;"))
 
 
-def line(tag: str, cells: Iterable[str]) -> str:
-    """One line of a table in HTML, its cells escaped already."""
-    return "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in cells) + "</tr>"
+def _table(frame: pd.DataFrame) -> str:
+    """A table in HTML, its cells escaped already."""
+    with pd.option_context("display.max_colwidth", None):
+        return frame.to_html(escape=False, index=False, border=0, classes="table")

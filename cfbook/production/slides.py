@@ -6,28 +6,17 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cfbook.production.notebooks import run
 from cfcore.files import write_atomically
 
-DPI = 300
-CONFIG = 'c.InlineBackend.print_figure_kwargs = {{"bbox_inches": "tight", "dpi": {dpi}}}\n'
+_CONFIG = 'c.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight", "dpi": 300}\n'
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a chapter.
-
-    Attributes:
-        chapter: The title of the chapter.
-        section: The heading it stands under.
-        caption: What the text says of it.
-        alt: What it shows, for those who do not see it.
-        file: The name of its file.
-        image: The picture, PNG.
-    """
+class Figure(NamedTuple):
+    """A figure: titles of chapter and section, its words, the name of its file, and the PNG."""
 
     chapter: str
     section: str
@@ -42,21 +31,18 @@ def figures(path: Path) -> list[Figure]:
 
     The caption is the one that the cell gives (``mystnb``, ``figure``, ``caption``); without one,
     the last paragraph before it, which in this book says what to see.
-
-    Args:
-        path: The notebook.
     """
     chapter = section = caption = ""
     found: list[Figure] = []
     cells = json.loads(path.read_text())["cells"]
-    values = glued(cells)
+    values = _glued(cells)
     for cell in cells:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             titles = re.findall(r"^(#+) (.+)$", source, flags=re.MULTILINE)
             chapter = next((title for level, title in titles if level == "#"), chapter)
             section = next((title for _, title in reversed(titles)), section)
-            caption = last_paragraph(source) or caption
+            caption = _last_paragraph(source) or caption
         given = cell["metadata"].get("mystnb", {})
         words = given.get("figure", {}).get("caption", caption)
         alt = given.get("image", {}).get("alt", section)
@@ -64,12 +50,12 @@ def figures(path: Path) -> list[Figure]:
             if "image/png" in output.get("data", {}):
                 file = f"{path.stem}-{len(found) + 1:02d}.png"
                 image = base64.b64decode("".join(output["data"]["image/png"]))
-                said = plain(words, values), plain(alt, values)
+                said = _plain(words, values), _plain(alt, values)
                 found.append(Figure(chapter, section, *said, file, image))
     return found
 
 
-def glued(cells: list[dict]) -> dict[str, object]:
+def _glued(cells: list[dict]) -> dict[str, object]:
     """The numbers and texts that a notebook glued, by name; not its figures."""
     found = {}
     for output in (output for cell in cells for output in cell.get("outputs", [])):
@@ -80,13 +66,13 @@ def glued(cells: list[dict]) -> dict[str, object]:
     return found
 
 
-def plain(text: str, values: Mapping[str, object] | None = None) -> str:
+def _plain(text: str, values: Mapping[str, object] | None = None) -> str:
     """A text in one line, with glued values in it, and references as bare names.
 
     Example:
-        >>> plain("see {func}`~cfcore.evaluate` and {doc}`the claims <claims>`,\\nthen $q$")
+        >>> _plain("see {func}`~cfcore.evaluate` and {doc}`the claims <claims>`,\\nthen $q$")
         'see `evaluate` and `the claims`, then $q$'
-        >>> plain("over {glue:text}`p-share:.1f` %", {"p-share": 12.34})
+        >>> _plain("over {glue:text}`p-share:.1f` %", {"p-share": 12.34})
         'over 12.3 %'
     """
     for name, value in (values or {}).items():
@@ -96,11 +82,11 @@ def plain(text: str, values: Mapping[str, object] | None = None) -> str:
     return re.sub(r"`cfcore[\w.]*\.(\w+)`", r"`\1`", text)
 
 
-def last_paragraph(source: str) -> str:
+def _last_paragraph(source: str) -> str:
     """The last paragraph of a text that is neither heading, table, list nor box.
 
     Example:
-        >>> last_paragraph("# Title\\n\\nLook at *the left*.\\n\\n- a list")
+        >>> _last_paragraph("# Title\\n\\nLook at *the left*.\\n\\n- a list")
         'Look at *the left*.'
     """
     boxless = re.sub(r"^(:{3,}|`{3,}).*?^\1$", "", source, flags=re.MULTILINE | re.DOTALL)
@@ -109,29 +95,25 @@ def last_paragraph(source: str) -> str:
     return prose[-1] if prose else ""
 
 
-def redraw(notebooks: Sequence[Path], folder: Path, *, dpi: int = DPI) -> list[Path]:
+def redraw(notebooks: Sequence[Path], folder: Path) -> list[Path]:
     """Execute notebooks once more, with finer figures and everything else as it is.
 
     Args:
         notebooks: The notebooks.
         folder: Where to write the executed ones, and the settings of the kernel.
-        dpi: Dots in an inch.
 
     Returns:
         The executed notebooks.
     """
-    profile = folder / "ipython" / "profile_default"
+    profile, before = folder / "ipython/profile_default", dict(os.environ)
     profile.mkdir(parents=True, exist_ok=True)
-    write_atomically(profile / "ipython_kernel_config.py", CONFIG.format(dpi=dpi).encode())
-    before = os.environ.get("IPYTHONDIR")
+    (profile / "ipython_kernel_config.py").write_text(_CONFIG)
     os.environ["IPYTHONDIR"] = str(folder / "ipython")
     try:
         return [run(path, folder / f"{path.stem}.ipynb") for path in notebooks]
     finally:
-        if before is None:
-            del os.environ["IPYTHONDIR"]
-        else:
-            os.environ["IPYTHONDIR"] = before
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def write_slides(notebooks: Sequence[Path], out: Path) -> list[Path]:
@@ -151,9 +133,7 @@ def write_slides(notebooks: Sequence[Path], out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     written = [write_atomically(out / figure.file, figure.image) for figure in every]
     slides = [
-        f"# {figure.section}\n\n![{figure.alt}]({figure.file})\n\n{figure.caption}\n\n"
-        f"*{figure.chapter}*\n"
-        for figure in every
+        f"# {f.section}\n\n![{f.alt}]({f.file})\n\n{f.caption}\n\n*{f.chapter}*\n" for f in every
     ]
     text = "---\nmarp: true\n---\n\n" + "\n---\n\n".join(slides)
     return [*written, write_atomically(out / "index.md", text.encode())]

@@ -2,26 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
 
-FENCE = re.compile(
-    r"^[ >]*(?P<fence>:{3,}|`{3,})\{(?:admonition|dropdown)\} +(?:Solution|Answer)\b", re.IGNORECASE
+_TAG = "solution"
+_OPENED = (
+    r"^(?P<fence>:{3,}|`{3,})\{(?:solution\}|admonition\} Answer$|"
+    rf"code-cell\}}[^\n]*\n:tags: \[[^\]\n]*\b{_TAG}\b)"
 )
-DIRECTIVE = re.compile(r"^[ >]*(?P<fence>:{3,}|`{3,})\{solution\}")
-TAG = "solution"
-CELL = re.compile(
-    rf"^```\{{code-cell\}}[^\n]*\n:tags: \[[^\]\n]*\b{TAG}\b[^\n]*\n.*?^```\n",
-    re.MULTILINE | re.DOTALL,
-)
-SKIPPED = ("_build", ".ipynb_checkpoints", "__pycache__")
+_SOLUTION = re.compile(rf"{_OPENED}.*?^(?P=fence)$\n?", re.MULTILINE | re.DOTALL)
+_SKIPPED = ("_build", ".ipynb_checkpoints", "__pycache__")
 
 
 def without_solutions(text: str) -> str:
-    """A text in MyST without boxes called *Solution* or *Answer* and cells tagged ``solution``.
+    """A text in MyST without solutions, boxes called *Answer* and cells tagged ``solution``.
+
+    The option ``hide_solutions`` of sphinx-exercise would leave them in the sources, which a page
+    of the book offers for download.
 
     Args:
         text: The text of a page or of a cell.
@@ -30,13 +29,12 @@ def without_solutions(text: str) -> str:
         The text without them; everything else as it was.
 
     Raises:
-        InputError: If such a box is not closed, so that nobody knows where it ends.
+        InputError: If one is not closed, so that nobody knows where it ends.
 
     Example:
         >>> print(without_solutions('''How many?
         ...
-        ... :::{admonition} Solution
-        ... :class: dropdown
+        ... :::{solution} exercise-1
         ... Sixteen.
         ... :::
         ... And why?'''))
@@ -44,22 +42,11 @@ def without_solutions(text: str) -> str:
         <BLANKLINE>
         And why?
     """
-    return "".join(_kept(CELL.sub("", text)))
-
-
-def _kept(text: str) -> Iterator[str]:
-    """The lines outside of solutions; a box ends where its fence stands alone on a line."""
-    fence = None
-    for line in text.splitlines(keepends=True):
-        opened = FENCE.match(line) or DIRECTIVE.match(line)
-        if fence is None and opened:
-            fence = opened["fence"]
-        elif fence is None:
-            yield line
-        elif line.strip(" >\r\n") == fence:
-            fence = None
-    if fence is not None:
-        raise InputError(f"a solution is opened by {fence} and never closed")
+    left = _SOLUTION.sub("", text)
+    opened = re.search(_OPENED, left, re.MULTILINE)
+    if opened:
+        raise InputError(f"a solution is opened by {opened['fence']} and never closed")
+    return left
 
 
 def strip(content: bytes, suffix: str) -> bytes:
@@ -68,17 +55,14 @@ def strip(content: bytes, suffix: str) -> bytes:
         return without_solutions(content.decode()).encode()
     if suffix != ".ipynb":
         return content
-    notebook = json.loads(content)
+    notebook, kept = json.loads(content), []
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
             source = without_solutions("".join(cell["source"]))
             cell["source"] = source.splitlines(keepends=True)
-    notebook["cells"] = [
-        cell
-        for cell in notebook["cells"]
-        if cell["source"] and TAG not in cell["metadata"].get("tags", [])
-    ]
-    return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
+        if cell["source"] and _TAG not in cell["metadata"].get("tags", []):
+            kept.append(cell)
+    return (json.dumps(notebook | {"cells": kept}, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def students_edition(source: Path, out: Path) -> list[Path]:
@@ -97,12 +81,11 @@ def students_edition(source: Path, out: Path) -> list[Path]:
     """
     if not source.is_dir():
         raise FileNotFoundError(f"{source}: there is no such folder")
-    paths = [path for path in sorted(source.rglob("*")) if path.is_file()]
-    paths = [path for path in paths if not path.is_relative_to(out)]
     written = []
-    for path in paths:
+    for path in [path for path in sorted(source.rglob("*")) if path.is_file()]:
         relative = path.relative_to(source)
-        if any(part in SKIPPED for part in relative.parts) or ".failed" in path.suffixes:
+        skipped = any(part in _SKIPPED for part in relative.parts) or ".failed" in path.suffixes
+        if skipped or path.is_relative_to(out):
             continue
         try:
             content = strip(path.read_bytes(), path.suffix)

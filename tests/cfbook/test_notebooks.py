@@ -31,7 +31,12 @@ def code_cells(name: str) -> list[nbformat.NotebookNode]:
 
 
 def printed(cell: nbformat.NotebookNode) -> str:
-    return "".join(out.text for out in cell.outputs if out.output_type == "stream")
+    """What a cell printed, and the words of the tables that it showed."""
+    shown = [out.get("data", {}) for out in cell.outputs]
+    tables = [data["text/plain"] + "\n" for data in shown if "text/html" in data]
+    return "".join(out.text for out in cell.outputs if out.output_type == "stream") + "".join(
+        tables
+    )
 
 
 def test_there_are_notebooks_and_each_has_both_files() -> None:

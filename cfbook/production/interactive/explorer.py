@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from cfbook.production.interactive.members import MEMBERS, TRAINED, label, with_offset
+from cfbook.production.interactive.playground import MEMBERS, TRAINED, label, with_offset
 from cfbook.study.cohorts import test_set
 from cfbook.study.generators import GeneratorRecipe, obtain_generator
 from cfbook.study.recipes import Preset, Recipe, obtain, patients
@@ -16,13 +16,13 @@ from cfbook.study.runs import Member
 from cfchest.cohorts import age_group
 from cfchest.data import Dataset
 from cfchest.graph import paper_grid
-from cfcore.generator import Generator, act
+from cfcore.generator import Generator, counterfactuals
 from cfcore.interventions import Grid
-from cfcore.marginalise import marginalise, repeat
+from cfcore.marginalise import marginalise
 from cfcore.predictions import Predictions
 
 HOSPITAL = "C"
-SEED = 0  # of the learned generator
+_SEED = 0  # of the learned generator
 
 
 def one_of_each_kind(table: pd.DataFrame) -> list[int]:
@@ -42,15 +42,13 @@ def one_of_each_kind(table: pd.DataFrame) -> list[int]:
     return ends.groupby(["sex", "group", "effusion"]).row.first().sort_values().tolist()
 
 
+@torch.inference_mode()
 def worlds(generator: Generator, data: Dataset, grid: Grid) -> Tensor:
     """Every patient in every world, direct effect, shape (N, K, H, W), in [0, 1]."""
-    x, pa = data[:], data.parents
-    with torch.inference_mode():
-        noise = generator.abduct(x, pa, index=data.index)
-        do = {name: values.repeat(len(x)) for name, values in grid.values.items()}
-        acted = act(generator, repeat(pa, len(grid)), do, "direct")
-        images = generator.predict(repeat(noise, len(grid)), acted)
-    return images.unflatten(0, (len(x), len(grid)))[:, :, 0]
+    given = generator, data[:], data.parents
+    each = [{name: values[k] for name, values in grid.values.items()} for k in range(len(grid))]
+    drawn = [counterfactuals(*given, do, index=data.index) for do in each]
+    return torch.cat(drawn, dim=1)
 
 
 def grey(images: Tensor) -> np.ndarray:
@@ -58,7 +56,7 @@ def grey(images: Tensor) -> np.ndarray:
     return (images.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
 
 
-def packed(images: np.ndarray) -> str:
+def _packed(images: np.ndarray) -> str:
     """A series of 8-bit images as text, without loss.
 
     Worlds share their noise, so that each image is kept as its difference from the one before,
@@ -72,23 +70,22 @@ def packed(images: np.ndarray) -> str:
 
     Example:
         >>> images = np.array([[[7, 250]], [[5, 255]]], dtype=np.uint8)
-        >>> list(zlib.decompress(base64.b64decode(packed(images))))
+        >>> list(zlib.decompress(base64.b64decode(_packed(images))))
         [7, 250, 254, 5]
     """
     steps = np.diff(images, axis=0, prepend=np.zeros_like(images[:1]))  # uint8 wraps around
     return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode()
 
 
-def scores(generator: Generator, data: Dataset, preset: Preset) -> dict[Member, Predictions]:
+def _scores(generator: Generator, data: Dataset, preset: Preset) -> dict[Member, Predictions]:
     """What each predictor of the pages says of some patients in every world."""
     readers = {m: obtain(Recipe(preset, HOSPITAL, m.family, m.strength, m.seed)) for m in TRAINED}
-    found = marginalise(
-        generator, {m.name: reader for m, reader in readers.items()}, data, paper_grid()
-    )
+    named = {m.name: reader for m, reader in readers.items()}
+    found = marginalise(generator, named, data, paper_grid())
     return with_offset({m: found[m.name] for m in TRAINED})
 
 
-def rounded(logit: Tensor) -> list:
+def _rounded(logit: Tensor) -> list:
     """Logits as probabilities, with as many digits as a picture can show."""
     return np.round(logit.double().sigmoid().numpy(), 4).tolist()
 
@@ -102,7 +99,7 @@ def explorer(preset: Preset) -> dict[str, object]:
     Returns:
         ``ages``, ``size``, ``predictors`` and ``patients``. A patient has ``sex``, ``age`` and
         ``effusion``; for each predictor a probability ``observed``, and one for each world by
-        ``truth`` and ``learned``; and ``pictures``, :func:`packed`: as observed, then each world
+        ``truth`` and ``learned``; and ``pictures``, packed: as observed, then each world
         of the truth, then each world as learned. Men come first, ages from low to high.
     """
     data = test_set(HOSPITAL, preset, "balanced")
@@ -110,20 +107,20 @@ def explorer(preset: Preset) -> dict[str, object]:
     grid = paper_grid()
     makers = {
         "truth": patients(HOSPITAL, preset).oracle,
-        "learned": obtain_generator(GeneratorRecipe(preset, HOSPITAL, SEED)),
+        "learned": obtain_generator(GeneratorRecipe(preset, HOSPITAL, _SEED)),
     }
     drawn = [data[:], *(worlds(generator, data, grid) for generator in makers.values())]
     series = grey(torch.cat(drawn, dim=1))  # (N, 1 + 2 K, H, W)
-    said = {name: scores(generator, data, preset) for name, generator in makers.items()}
+    said = {name: _scores(generator, data, preset) for name, generator in makers.items()}
     return {
         "ages": sorted(set(grid.values["age"].tolist())),
         "size": series.shape[-1],
         "predictors": [label(member) for member in MEMBERS],
         "patients": [
             {name: float(row[name]) for name in ("sex", "age", "effusion")}
-            | {"observed": [rounded(said["truth"][m].logit_obs[i]) for m in MEMBERS]}
-            | {by: [rounded(said[by][m].logit_cf[i]) for m in MEMBERS] for by in said}
-            | {"pictures": packed(series[i])}
+            | {"observed": [_rounded(said["truth"][m].logit_obs[i]) for m in MEMBERS]}
+            | {by: [_rounded(said[by][m].logit_cf[i]) for m in MEMBERS] for by in said}
+            | {"pictures": _packed(series[i])}
             for i, row in data.table.iterrows()
         ],
     }

@@ -1,4 +1,4 @@
-"""The matrix of the playground: what six predictors say of each patient in sixteen worlds."""
+"""The predictors of the interactive pages, and what they say of each patient in sixteen worlds."""
 
 import base64
 from collections.abc import Mapping
@@ -7,22 +7,47 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cfbook.production.interactive.members import MEMBERS, label
 from cfbook.study.recipes import Preset
 from cfbook.study.runs import Member, Run, predictions
+from cfchest.offsets import offset
 from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
 
-PATIENTS = 320  # twenty for each of sixteen worlds
+_PATIENTS = 320  # twenty for each of sixteen worlds
+_BASIC = Member("basic", 0.0, 0)
+_BIASED = [Member(family, strength, 0) for family in ("sex", "age") for strength in (0.8, 0.95)]
+TRAINED = (_BASIC, *_BIASED)
+_DERIVED = Member("logit", 1.0, 0)
+MEMBERS = (_BASIC, _DERIVED, *_BIASED)
+"""The unbiased predictor first; the others are compared with it."""
+
+_LABELS = {"basic": "unbiased", "logit": "logit offset", "sex": "sex bias", "age": "age bias"}
+
+
+def label(member: Member) -> str:
+    """What a predictor is called on the pages.
+
+    Example:
+        >>> [label(member) for member in MEMBERS[:3]]
+        ['unbiased', 'logit offset 1', 'sex bias 0.8']
+    """
+    strength = f" {member.strength:g}" if member.strength else ""
+    return _LABELS[member.family] + strength
+
+
+def with_offset(given: Mapping[Member, Predictions]) -> dict[Member, Predictions]:
+    """The predictions of :data:`MEMBERS`, that of the logit offset derived from its base."""
+    derived = {_DERIVED: offset(given[_BASIC], _DERIVED.strength)}
+    return {member: derived.get(member) or given[member] for member in MEMBERS}
 
 
 def matrix(preset: Preset) -> dict[Member, Predictions]:
     """The first patients of the balanced test set of hospital C, logits in float32."""
     found = predictions(Run(preset, "C->C", "balanced"))
-    return {member: head(found[member], PATIENTS) for member in MEMBERS}
+    return {member: _head(found[member], _PATIENTS) for member in MEMBERS}
 
 
-def head(given: Predictions, rows: int) -> Predictions:
+def _head(given: Predictions, rows: int) -> Predictions:
     """The first rows of predictions on a common grid, logits in float32."""
     logits = ("logit_obs", "logit_null", "logit_cf")
     return replace(
@@ -34,11 +59,11 @@ def head(given: Predictions, rows: int) -> Predictions:
     )
 
 
-def encoded(values: Tensor) -> str:
+def _encoded(values: Tensor) -> str:
     """Numbers as base64 of little-endian float32.
 
     Example:
-        >>> encoded(torch.tensor([1.0]))
+        >>> _encoded(torch.tensor([1.0]))
         'AACAPw=='
     """
     return base64.b64encode(values.to(torch.float32).numpy().astype("<f4").tobytes()).decode()
@@ -54,7 +79,7 @@ def playground(given: Mapping[Member, Predictions]) -> dict[str, object]:
         ``worlds``, each with ``sex`` and ``age``; ``nearest``, how many patients are nearest to
         each world, the empirical q; ``patients`` with ``sex``, ``age`` and ``y``; and
         ``predictors`` with ``label`` and ``logits``: for each patient the observed one, then one
-        for each world, :func:`encoded`.
+        for each world, base64 of float32.
     """
     first = next(iter(given.values()))
     grid = Grid(first.grid)
@@ -71,7 +96,7 @@ def playground(given: Mapping[Member, Predictions]) -> dict[str, object]:
         "predictors": [
             {
                 "label": label(member),
-                "logits": encoded(torch.cat((one.logit_obs[:, None], one.logit_cf), dim=1)),
+                "logits": _encoded(torch.cat((one.logit_obs[:, None], one.logit_cf), dim=1)),
             }
             for member, one in given.items()
         ],

@@ -4,42 +4,32 @@ import base64
 import io
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from cfbook.production.interactive.members import label
+from cfbook.production.interactive.playground import label
 from cfbook.study.runs import Member
 from cfcore.metrics.risk import patient_tail_losses
 from cfcore.metrics.summary import from_logits
 from cfcore.predictions import Predictions
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-INCHES, DPI = (12, 8), 100
-COLOURS = {"woman": "#823d9b", "man": "#007a7a"}
-LADDER = ("R_orig", "R_CM", "R_IE", "R_CVaR_0.50", "R_CVaR_0.25", "R_CVaR_0.10", "R_WC")
-ALPHA = 0.2
+_INCHES, _DPI = (12, 8), 100
+_COLOURS = {"woman": "#823d9b", "man": "#007a7a"}
+_LADDER = ("R_orig", "R_CM", "R_IE", "R_CVaR_0.50", "R_CVaR_0.25", "R_CVaR_0.10", "R_WC")
+_ALPHA = 0.2
 
 
-def figure() -> "Figure":
-    """An empty picture."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=INCHES, dpi=DPI, layout="constrained")
-
-
-def png(drawn: "Figure") -> bytes:
+def _png(drawn: Figure) -> bytes:
     """A picture as a file, the same bytes every time."""
     file = io.BytesIO()
     drawn.savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
 
 
-def unpacked(pictures: str, size: int) -> np.ndarray:
-    """The series of images behind :func:`cfbook.production.interactive.explorer.packed`."""
+def _unpacked(pictures: str, size: int) -> np.ndarray:
+    """The series of images behind ``pictures``."""
     steps = np.frombuffer(zlib.decompress(base64.b64decode(pictures)), dtype=np.uint8)
     return steps.reshape(-1, size, size).cumsum(axis=0, dtype=np.uint8)
 
@@ -51,9 +41,9 @@ def explorer_still(data: Mapping[str, object]) -> bytes:
         data: What :func:`cfbook.production.interactive.explorer.explorer` returns.
     """
     one, ages = data["patients"][0], data["ages"]
-    images = unpacked(one["pictures"], data["size"])
+    images = _unpacked(one["pictures"], data["size"])
     first = int(one["sex"]) * len(ages)
-    drawn = figure()
+    drawn = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     above, below = drawn.subfigures(2, 1, height_ratios=(1, 1.4))
     grid = above.subplots(2, len(ages))
     for row, (name, start) in enumerate({"truth": 1, "learned": 1 + 2 * len(ages)}.items()):
@@ -63,19 +53,19 @@ def explorer_still(data: Mapping[str, object]) -> bytes:
             ax.set_title(f"{age:.0f} years" if row == 0 else "")
         grid[row, 0].set_ylabel(name)
     for g, ax in enumerate(below.subplots(2, 3, sharex=True, sharey=True).flat):
-        responses(ax, one, g, ages)
+        _responses(ax, one, g, ages)
         ax.set_title(data["predictors"][g])
     below.supxlabel("age in the world, years")
     below.supylabel("probability of effusion")
-    return png(drawn)
+    return _png(drawn)
 
 
-def responses(ax: "Axes", one: Mapping[str, object], g: int, ages: list[float]) -> None:
+def _responses(ax: Axes, one: Mapping[str, object], g: int, ages: list[float]) -> None:
     """What one predictor says of one patient at every age, for both sexes, true and learned."""
     for name, style in {"truth": "-", "learned": "--"}.items():
         for sex, word in enumerate(("man", "woman")):
             scores = one[name][g][sex * len(ages) : (sex + 1) * len(ages)]
-            ax.plot(ages, scores, style, color=COLOURS[word], label=f"as a {word}, {name}")
+            ax.plot(ages, scores, style, color=_COLOURS[word], label=f"as a {word}, {name}")
     ax.plot(one["age"], one["observed"][g], "x", color="black", label="observed")
     ax.set(ylim=(-0.03, 1.03))
     if g == 0:
@@ -88,30 +78,30 @@ def playground_still(given: Mapping[Member, Predictions]) -> bytes:
     Args:
         given: What :func:`cfbook.production.interactive.playground.matrix` returns.
     """
-    drawn = figure()
+    drawn = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     left, right = drawn.subplots(1, 2)
     for member, one in given.items():
         metrics = one.evaluate()
-        left.plot([metrics[name] for name in LADDER], "o-", label=label(member))
-    left.set_xticks(range(len(LADDER)), LADDER, rotation=45)
+        left.plot([metrics[name] for name in _LADDER], "o-", label=label(member))
+    left.set_xticks(range(len(_LADDER)), _LADDER, rotation=45)
     left.set(ylabel="risk, nats", ylim=(0, None))
     left.legend(frameon=False)
     member, one = next((m, p) for m, p in given.items() if m.family == "sex")
-    tail(right, one, label(member))
-    return png(drawn)
+    _tail(right, one, label(member))
+    return _png(drawn)
 
 
-def tail(ax: "Axes", one: Predictions, name: str) -> None:
+def _tail(ax: Axes, one: Predictions, name: str) -> None:
     """The worlds of the patient with the largest tail loss, the worst first."""
     table = one.table
     losses = from_logits(table.obs, table.cf, table.q, table.y).loss_cf
-    worst = patient_tail_losses(losses, table.q, (ALPHA,))[:, 0].argmax()
+    worst = patient_tail_losses(losses, table.q, (_ALPHA,))[:, 0].argmax()
     loss, order = losses[worst].sort(descending=True)
     width, loss = table.q[order].numpy(), loss.numpy()
     start = width.cumsum() - width
-    inside = np.clip(ALPHA - start, 0, width)
+    inside = np.clip(_ALPHA - start, 0, width)
     ax.bar(start, loss, width, align="edge", color="0.88", edgecolor="0.5")
     ax.bar(start, loss, inside, align="edge", color="#b22252")
-    ax.axvline(ALPHA, color="black", ls="--", lw=1)
+    ax.axvline(_ALPHA, color="black", ls="--", lw=1)
     ax.set(xlabel="mass of worlds, the worst first", ylabel="loss, nats")
-    ax.set_title(f"one patient, {name}: the tail of mass {ALPHA:g}")
+    ax.set_title(f"one patient, {name}: the tail of mass {_ALPHA:g}")
