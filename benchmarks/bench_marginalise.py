@@ -21,11 +21,11 @@ from stopwatch import medians
 from torch import Tensor, nn
 
 from cfchest.data import Dataset
-from cfchest.graph import paper_grid
+from cfchest.graph import CHEST, paper_grid
 from cfcore.generator import Parents
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
-from cfscm.networks import PredictorConfig, Reader, build
+from cfscm.networks import ImageNetwork, PredictorConfig, build
 
 SIDE = 64
 
@@ -70,12 +70,15 @@ def patients(count: int) -> Dataset:
     return Dataset(table, torch.from_numpy(rng.random((count, SIDE, SIDE), dtype=np.float32)))
 
 
-def predictors(count: int) -> dict[str, Reader]:
-    return {f"g{i}": build(PredictorConfig(), seed=i).eval() for i in range(count)}
+def predictors(count: int) -> dict[str, ImageNetwork]:
+    return {
+        f"g{i}": build(PredictorConfig("effusion"), graph=CHEST, seed=i).eval()
+        for i in range(count)
+    }
 
 
 def floor(
-    generator: Autoencoder, readers: dict[str, Reader], count: int, worlds: int, batch: int
+    generator: Autoencoder, readers: dict[str, ImageNetwork], count: int, worlds: int, batch: int
 ) -> None:
     """The bare decoder and the classifiers on as many images, in batches of one size."""
     noise = torch.zeros(batch, 64, SIDE // 8, SIDE // 8).contiguous(
@@ -89,7 +92,9 @@ def floor(
                 reader(x, pa)
 
 
-def naive(generator: Autoencoder, readers: dict[str, Reader], data: Dataset, grid: Grid) -> None:
+def naive(
+    generator: Autoencoder, readers: dict[str, ImageNetwork], data: Dataset, grid: Grid
+) -> None:
     """Encode again for each intervention, in plain batches."""
     with torch.inference_mode():
         for k in range(len(grid)):

@@ -16,6 +16,7 @@ import torch
 
 from cfchest.cohorts import split
 from cfchest.data import Dataset, load_nih
+from cfchest.graph import CHEST
 from cfcore.metrics import auc
 from cfscm.networks import PredictorConfig, build
 from cfscm.training import TrainingConfig, outputs, train
@@ -28,7 +29,7 @@ def fit(variable: str, data: Dataset, seed: int) -> torch.nn.Module:
     tables = split(data.table, {"fit": 6 / 7, "stop": 1 / 7}, seed=seed)
     fitting, stopping = (data.select(table) for table in tables.values())
     images = [(part[:], part.parents[variable]) for part in (fitting, stopping)]
-    reader = build(PredictorConfig(variable), seed=seed)
+    reader = build(PredictorConfig(variable), graph=CHEST, seed=seed)
     epochs = train(reader, *images[0], validation=images[1], seed=seed, config=TRAINING)
     for epoch in epochs:
         print(f"{variable} epoch {epoch.epoch:>2}: stop AUC {epoch.val_score:.3f}", flush=True)

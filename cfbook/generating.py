@@ -82,6 +82,7 @@ def add_results(commands: "argparse._SubParsersAction") -> None:
 
 def results(arguments: argparse.Namespace) -> None:
     """Write the tables of the learned generators."""
+    from cfbook.study.leak import LEAK, generator_leaks
     from cfbook.study.results import (
         collect,
         collect_kept,
@@ -91,7 +92,6 @@ def results(arguments: argparse.Namespace) -> None:
         write_table,
     )
     from cfcore.files import check_writable
-    from cfscm.soundness.leak import LEAK, generator_leaks
 
     preset, out = sizes(arguments), check_writable(arguments.out)
     seeds, patients = range(arguments.generators), arguments.patients or 300

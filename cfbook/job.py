@@ -17,7 +17,7 @@ from cfbook.study.recipes import Preset, Recipe, obtain, patients
 from cfbook.study.recipes import preset as find_preset
 from cfchest.data import Dataset, LoadOptions, load_table
 from cfchest.folders import Folders, check_given, identity
-from cfchest.graph import paper_grid
+from cfchest.graph import CHEST, paper_grid
 from cfchest.offsets import LogitOffset
 from cfcore import __version__
 from cfcore.checks import InputError
@@ -153,7 +153,9 @@ def own_predictors(words: Sequence[str]) -> dict[str, Predictor]:
             raise InputError(f"{word!r} is not of the form NAME=FILE", column="predictor")
         if Path(name).name != name or name in named:
             raise InputError(f"{name!r} cannot name a file of its own", column="predictor")
-        named[name] = load(where) if where.endswith(".safetensors") else imported(where)
+        named[name] = (
+            load(where, graph=CHEST) if where.endswith(".safetensors") else imported(where)
+        )
     return named
 
 

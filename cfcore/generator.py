@@ -8,6 +8,7 @@ from torch import Generator as RandomState
 from torch import Tensor
 
 from cfcore.checks import InputError
+from cfcore.graph import CausalGraph
 
 Parents = Mapping[str, Tensor]
 """The parents of the image, one tensor of shape (B,) per name."""
@@ -101,6 +102,35 @@ def act(
     if effect == "total":
         raise InputError(f"{type(generator).__name__} has no act(), which total effects need")
     return {**pa, **do}
+
+
+def values_set(
+    graph: CausalGraph, pa: Parents, do: Mapping[str, Tensor | float]
+) -> dict[str, Tensor]:
+    """What an intervention sets, as tensors like the parents; for ``act`` of a generator.
+
+    Args:
+        graph: The graph.
+        pa: The parents that can be intervened on, each of shape (B,).
+        do: The values to set: numbers, checked against the range of their variable, or tensors of
+            shape () or (B,), which are not checked.
+
+    Returns:
+        The values, each of shape (B,).
+    """
+    made = {}
+    for name, value in do.items():
+        if name not in pa:
+            raise InputError(f"do({name}) is not possible: the parents are {list(pa)}")
+        like = pa[name]
+        if not isinstance(value, Tensor):
+            graph[name].check(value)
+            value = torch.full_like(like, value)
+        if value.shape not in ((), like.shape):
+            have, want = tuple(value.shape), tuple(like.shape)
+            raise InputError(f"do({name}) needs shape {want}, not {have}")
+        made[name] = value.to(like).expand_as(like)
+    return made
 
 
 def counterfactuals(

@@ -21,22 +21,8 @@ from cfscm.encoding import encode
 from cfscm.inference import ParentPredictors
 
 
-def combinations(graph: CausalGraph, names: Sequence[str]) -> dict[str, Tensor]:
-    """Every combination of the values of the discrete variables.
-
-    Args:
-        graph: The graph.
-        names: The variables; continuous ones are left out.
-
-    Returns:
-        The values of each, shape (K,); nothing if none is discrete.
-
-    Example:
-        >>> from cfchest.graph import CHEST
-        >>> sums = combinations(CHEST, CHEST.order[:-1])
-        >>> {name: len(values) for name, values in sums.items()}
-        {'sex': 12, 'race': 12, 'effusion': 12}
-    """
+def _combinations(graph: CausalGraph, names: Sequence[str]) -> dict[str, Tensor]:
+    """Every combination of the discrete variables among ``names``, each of shape (K,)."""
     discrete = {name: graph[name].values for name in names if graph[name].kind != "continuous"}
     if not discrete:
         return {}
@@ -127,7 +113,7 @@ def complete(
         The completions.
     """
     graph, names = predictors.graph, predictors.names
-    sums = combinations(graph, names)
+    sums = _combinations(graph, names)
     count = len(next(iter(sums.values()))) if sums else 1
     wide = features[:, None].expand(-1, count, -1)
     possible = torch.ones(len(features), count, dtype=torch.bool, device=features.device)

@@ -33,7 +33,7 @@ class ConsistencyConfig:
         weight: The weight of the disagreement in nats; the bound is in nats for each pixel.
         audited: Whether the target under audit is asked for as well; by default it is neither
             intervened on nor compared.
-        every: Of a batch, one row in so many has a counterfactual drawn.
+        every: A counterfactual is drawn for every n-th row of a batch.
     """
 
     weight: float = 0.01
@@ -127,7 +127,7 @@ class Consistent:
     def __call__(
         self, model: DeepSCM, x: Tensor, packed: Tensor, done: float, rng: torch.Generator
     ) -> dict[str, Tensor]:
-        """The terms of the loss; see :data:`~cfscm.objective.Objective`."""
+        """The terms of the loss; see :data:`.Objective`."""
         terms = self.training(model, x, packed, 1.0, rng)
         if not self.config.weight:
             return terms

@@ -14,9 +14,10 @@ def widths(graph: CausalGraph, names: Iterable[str]) -> dict[str, int]:
     """How many numbers each variable takes in :func:`encode`.
 
     Example:
-        >>> from cfchest.graph import CHEST
-        >>> widths(CHEST, ("race", "age"))
-        {'race': 3, 'age': 1}
+        >>> age = Variable("age", "continuous", range=(20.0, 90.0))
+        >>> site = Variable("site", "categorical", categories=("a", "b", "c"))
+        >>> widths(CausalGraph([age, site]), ("site", "age"))
+        {'site': 3, 'age': 1}
     """
     chosen = {name: graph[name] for name in names}
     return {name: len(v.values) if v.kind == "categorical" else 1 for name, v in chosen.items()}
@@ -38,11 +39,13 @@ def encode(graph: CausalGraph, pa: Parents, names: Sequence[str] | None = None) 
         The vectors, shape (..., D).
 
     Example:
-        >>> from cfchest.graph import CHEST
-        >>> pa = {"age": torch.tensor([55.0]), "race": torch.tensor([2.0])}
-        >>> encode(CHEST, pa)
+        >>> age = Variable("age", "continuous", range=(20.0, 90.0))
+        >>> site = Variable("site", "categorical", categories=("a", "b", "c"))
+        >>> graph = CausalGraph([site, age])
+        >>> pa = {"age": torch.tensor([55.0]), "site": torch.tensor([2.0])}
+        >>> encode(graph, pa)
         tensor([[0.0000, 0.0000, 1.0000, 0.5000]])
-        >>> encode(CHEST, pa, ["age"])
+        >>> encode(graph, pa, ["age"])
         tensor([[0.5000]])
     """
     if names is None:

@@ -46,7 +46,7 @@ class ImageMechanism(nn.Module):
         )
         self.average = nn.Linear(config.parents + config.code, config.size**2)
         self.encoder, self.decoder = Encoder(config), Decoder(config)
-        terms = len(expanded(torch.zeros(1, config.parents))[0])
+        terms = len(_expanded(torch.zeros(1, config.parents))[0])
         self.register_buffer("drift", torch.zeros(terms, config.code))
         self.log_sd = nn.Parameter(torch.full((1, 1, config.size, config.size), math.log(0.1)))
 
@@ -148,7 +148,7 @@ class ImageMechanism(nn.Module):
             self.abduct(images[rows].to(device), c[rows].to(device))["z0"].flatten(1).cpu()
             for rows in torch.arange(len(c)).split(batch)
         ]
-        terms = expanded(c).double()
+        terms = _expanded(c).double()
         penalty = torch.full_like(terms[0], 1e-3)
         penalty[1 + c.shape[1] :] += shrink * len(c)
         gram = terms.T @ terms + torch.diag(penalty)
@@ -156,7 +156,7 @@ class ImageMechanism(nn.Module):
         self.drift.copy_(fitted)
 
     def _drift(self, c: Tensor) -> Tensor:
-        return (expanded(c) @ self.drift)[:, :, None, None]
+        return (_expanded(c) @ self.drift)[:, :, None, None]
 
     def predict(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
         r"""Draws the images that the noise gives under the parents.
@@ -218,11 +218,11 @@ class ImageMechanism(nn.Module):
         return self.average(torch.cat((c, code), dim=1)).view_as(drawn) + drawn, kl
 
 
-def expanded(c: Tensor) -> Tensor:
+def _expanded(c: Tensor) -> Tensor:
     """The parents with a constant and all their products, shape (B, 1 + D + D (D + 1) / 2).
 
     Example:
-        >>> expanded(torch.tensor([[2.0, 3.0]]))
+        >>> _expanded(torch.tensor([[2.0, 3.0]]))
         tensor([[1., 2., 3., 4., 6., 9.]])
     """
     first, second = torch.triu_indices(c.shape[1], c.shape[1], device=c.device)

@@ -54,14 +54,15 @@ class ParentPredictors(nn.Module):
         config: What to make.
 
     Example:
-        >>> from cfchest.graph import CHEST
-        >>> predictors = ParentPredictors(CHEST, CHEST.order[:-1], InferenceConfig())
+        >>> from cfcore.graph import Variable
+        >>> age = Variable("age", "continuous", range=(20.0, 90.0))
+        >>> graph = CausalGraph([age, Variable("ill", "binary")], {"ill": ["age"]})
+        >>> predictors = ParentPredictors(graph, graph.order, InferenceConfig())
         >>> predictors.later("age")
-        ('lung_size', 'effusion')
-        >>> nan = torch.full((2,), torch.nan)
-        >>> pa = {name: nan for name in predictors.names} | {"sex": torch.tensor([1.0, 0.0])}
+        ('ill',)
+        >>> pa = {"age": torch.full((2,), torch.nan), "ill": torch.tensor([1.0, 0.0])}
         >>> filled = predictors.impute(torch.zeros(2, 1, 64, 64), pa)
-        >>> filled["sex"].tolist(), filled["age"].shape
+        >>> filled["ill"].tolist(), filled["age"].shape
         ([1.0, 0.0], torch.Size([2]))
     """
 

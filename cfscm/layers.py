@@ -157,7 +157,7 @@ class Normal:
         return kl.flatten(1).sum(dim=1)
 
 
-def split_normal(parameters: Tensor) -> Normal:
+def _split_normal(parameters: Tensor) -> Normal:
     """The normal distribution whose mean and deviation a convolution gave, stacked as channels.
 
     The logarithm of the deviation is kept within +-5, smoothly, so that no step of training can
@@ -167,7 +167,7 @@ def split_normal(parameters: Tensor) -> Normal:
     return Normal(mean, 5 * torch.tanh(log_sd / 5))
 
 
-def quiet(layer: nn.Conv2d | nn.Linear) -> nn.Conv2d | nn.Linear:
+def _zeroed(layer: nn.Conv2d | nn.Linear) -> nn.Conv2d | nn.Linear:
     """Sets a layer to zero, so that what it adds to starts unchanged."""
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -200,7 +200,7 @@ class Block(nn.Module):
 class Encoder(nn.Module):
     r"""From an image to features at every resolution, down to a single position.
 
-    The last are a sum of two: what the convolutions saw, and a glance, linear in all pixels.
+    The last are a sum of two: what the convolutions saw, and what is linear in all pixels.
 
     Args:
         config: What to make.
@@ -241,20 +241,20 @@ class Level(nn.Module):
     def __init__(self, width: int, features: int, latent: int, prior: Prior) -> None:
         super().__init__()
         self.latent = latent
-        self.prior = quiet(nn.Conv2d(width, 2 * latent, 1)) if prior == "conditional" else None
-        self.posterior = quiet(nn.Conv2d(width + features, 2 * latent, 1))
+        self.prior = _zeroed(nn.Conv2d(width, 2 * latent, 1)) if prior == "conditional" else None
+        self.posterior = _zeroed(nn.Conv2d(width + features, 2 * latent, 1))
         self.into = nn.Conv2d(latent, width, 1)
 
     def prior_of(self, h: Tensor) -> Normal:
         """The prior given the state, shape (B, C, H, W)."""
         if self.prior is not None:
-            return split_normal(self.prior(h))
+            return _split_normal(self.prior(h))
         zeros = h.new_zeros(len(h), self.latent, *h.shape[2:])
         return Normal(zeros, zeros)
 
     def posterior_of(self, h: Tensor, features: Tensor) -> Normal:
         """The posterior given the state and the features at its resolution."""
-        return split_normal(self.posterior(F.silu(torch.cat((h, features), dim=1))))
+        return _split_normal(self.posterior(F.silu(torch.cat((h, features), dim=1))))
 
 
 class Decoder(nn.Module):

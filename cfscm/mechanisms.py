@@ -24,10 +24,11 @@ from cfcore.checks import InputError
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph
 from cfscm.encoding import encode, widths
+from cfscm.training import FittingConfig, Loop
 
-EULER = 0.5772156649015329  # the mean of a standard Gumbel variable
+_EULER = 0.5772156649015329  # the mean of a standard Gumbel variable
 
-BOUND = 5.0  # deviations of the noise beyond which the spline goes on as a straight line
+_BOUND = 5.0  # deviations of the noise beyond which the spline goes on as a straight line
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,13 @@ class MechanismConfig:
     learning_rate: float = 1e-2
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # JSON has lists only
         for name in ("bins", "steps", "batch", "learning_rate"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, not {getattr(self, name)}")
 
 
-class Conditioner(nn.Module):
+class _Conditioner(nn.Module):
     r"""The parameters of a mechanism: a network of its causes, or free numbers at a root.
 
     Args:
@@ -106,7 +108,7 @@ class SplineMechanism(nn.Module):
     def __init__(self, graph: CausalGraph, name: str, config: MechanismConfig) -> None:
         super().__init__()
         self.variable, self.bins = graph[name], config.bins
-        self.conditioner = Conditioner(graph, name, 3 * config.bins + 1, config.hidden)
+        self.conditioner = _Conditioner(graph, name, 3 * config.bins + 1, config.hidden)
         low, high = self.variable.range
         self.register_buffer("centre", torch.tensor((low + high) / 2))
         self.register_buffer("spread", torch.tensor((high - low) / 4))
@@ -125,7 +127,7 @@ class SplineMechanism(nn.Module):
         transform = ComposedTransform(
             AffineTransform(-m / s, 1 / s),
             MonotonicAffineTransform(b.squeeze(-1), a.squeeze(-1)),
-            MonotonicRQSTransform(w, h, d, bound=BOUND),
+            MonotonicRQSTransform(w, h, d, bound=_BOUND),
         )
         return NormalizingFlow(transform, Normal(m.new_zeros(()), 1.0, validate_args=False))
 
@@ -172,7 +174,7 @@ class GumbelMechanism(nn.Module):
     def __init__(self, graph: CausalGraph, name: str, config: MechanismConfig) -> None:
         super().__init__()
         self.variable = graph[name]
-        self.conditioner = Conditioner(graph, name, len(self.variable.values), config.hidden)
+        self.conditioner = _Conditioner(graph, name, len(self.variable.values), config.hidden)
 
     def start(self, y: Tensor) -> None:
         """Starts from the frequencies in the data: at a root, the maximum of the likelihood."""
@@ -197,7 +199,7 @@ class GumbelMechanism(nn.Module):
             return torch.where(chosen, top, -torch.logaddexp(-top, -rest)) - logits
         certain = logits.clamp(max=-1e-12)  # the ratio tends to -1 as p tends to 1
         rest = certain.exp() * certain / -torch.expm1(certain)
-        return EULER + torch.where(chosen, -logits, rest)
+        return _EULER + torch.where(chosen, -logits, rest)
 
     def predict(self, u: Tensor, pa: Parents) -> Tensor:
         """The codes that the noise gives, float64, shape (B,)."""
@@ -214,7 +216,7 @@ def _gumbel(like: Tensor, rng: RandomState) -> Tensor:
 Mechanism = SplineMechanism | GumbelMechanism
 
 
-def build(
+def build_mechanisms(
     graph: CausalGraph, names: Sequence[str], config: MechanismConfig, *, seed: int
 ) -> nn.ModuleDict:
     """Makes the mechanisms of some variables, without touching the global random state.
@@ -239,7 +241,7 @@ def build(
         )
 
 
-def fit(
+def fit_mechanisms(
     mechanisms: Mapping[str, Mechanism], pa: Parents, config: MechanismConfig, *, seed: int
 ) -> dict[str, float]:
     r"""Fits mechanisms by maximum likelihood, each on the rows that have all it needs.
@@ -254,26 +256,35 @@ def fit(
         The mean negative log-likelihood of each variable, in nats.
 
     Example:
-        >>> from cfchest.graph import CHEST
-        >>> config = MechanismConfig(steps=1)
-        >>> mechanisms = build(CHEST, ["sex"], config, seed=0)
+        >>> from cfcore.graph import Variable
+        >>> graph, config = CausalGraph([Variable("sex", "binary")]), MechanismConfig(steps=1)
+        >>> mechanisms = build_mechanisms(graph, ["sex"], config, seed=0)
         >>> sex = torch.tensor([0.0, 0.0, 1.0, 1.0])
-        >>> round(fit(mechanisms, {"sex": sex}, config, seed=0)["sex"], 3)
+        >>> round(fit_mechanisms(mechanisms, {"sex": sex}, config, seed=0)["sex"], 3)
         0.693
     """
     return {name: _fit(mechanism, pa, config, seed) for name, mechanism in mechanisms.items()}
 
 
 def _fit(mechanism: Mechanism, pa: Parents, config: MechanismConfig, seed: int) -> float:
-    y, causes = complete_rows(mechanism, pa)
+    y, causes = _complete_rows(mechanism, pa)
     mechanism.start(y)
+
+    def loss(rows: Tensor | slice = slice(None)) -> Tensor:
+        return -mechanism.log_prob(y[rows], {name: v[rows] for name, v in causes.items()}).mean()
+
     if causes or isinstance(mechanism, SplineMechanism):
-        _ascend(mechanism, y, causes, config, torch.Generator().manual_seed(seed))
+        pace = FittingConfig.plain(config.steps, config.learning_rate)
+        loop, rng = Loop(mechanism, pace, y.device, half=False), RandomState().manual_seed(seed)
+        for _ in range(config.steps):
+            rows = torch.randint(len(y), (config.batch,), generator=rng).to(y.device)
+            rows = rows if len(y) > config.batch else slice(None)
+            loop.advance(lambda _, rows=rows: {mechanism.variable.name: loss(rows)})
     with torch.no_grad():
-        return -mechanism.log_prob(y, causes).mean().item()
+        return loss().item()
 
 
-def complete_rows(mechanism: Mechanism, pa: Parents) -> tuple[Tensor, dict[str, Tensor]]:
+def _complete_rows(mechanism: Mechanism, pa: Parents) -> tuple[Tensor, dict[str, Tensor]]:
     """The values of a variable and of its causes where none of them is missing."""
     variable, causes = mechanism.variable, mechanism.conditioner.causes
     whole = torch.stack([pa[name].isfinite() for name in (variable.name, *causes)]).all(dim=0)
@@ -283,23 +294,3 @@ def complete_rows(mechanism: Mechanism, pa: Parents) -> tuple[Tensor, dict[str, 
     for value in y.unique() if variable.kind != "continuous" else ():
         variable.check(value.item())
     return y, {name: pa[name][whole] for name in causes}
-
-
-def _ascend(
-    mechanism: Mechanism, y: Tensor, pa: Parents, config: MechanismConfig, rng: RandomState
-) -> None:
-    optimiser = torch.optim.Adam(mechanism.parameters(), lr=config.learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
-    for step in range(config.steps):
-        rows = torch.randint(len(y), (config.batch,), generator=rng).to(y.device)
-        if len(y) <= config.batch:
-            rows = slice(None)
-        loss = -mechanism.log_prob(y[rows], {name: v[rows] for name, v in pa.items()}).mean()
-        if not loss.isfinite():
-            raise FloatingPointError(
-                f"{mechanism.variable.name}: loss is {loss} at step {step + 1}"
-            )
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        schedule.step()

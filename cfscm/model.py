@@ -1,34 +1,22 @@
 r"""The deep structural causal model: mechanisms of the parents and of the image in one module."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Generator as RandomState
 from torch import Tensor, nn
 
-from cfchest.graph import CHEST
 from cfcore.checks import InputError
-from cfcore.generator import Effect, Parents
+from cfcore.generator import Effect, Parents, values_set
 from cfcore.graph import CausalGraph
-from cfscm.encoding import encode, widths
+from cfscm.encoding import encode
+from cfscm.image import ImageConfig, ImageMechanism
 from cfscm.inference import InferenceConfig, ParentPredictors
-from cfscm.mechanisms import MechanismConfig, build, fit
-from cfscm.networks import read_weights, write_weights
-
-
-class ImageModel(Protocol):
-    r"""The mechanism of the image, which knows its parents as one vector (B, D)."""
-
-    config: Any
-
-    def abduct(self, x: Tensor, c: Tensor, rng: RandomState | None = None) -> dict[str, Tensor]:
-        """The noise of images (B, 1, H, W): the posterior mean, or a draw with ``rng``."""
-
-    def predict(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
-        """The images that the noise gives, shape (B, 1, H, W), in [0, 1]."""
+from cfscm.mechanisms import MechanismConfig, build_mechanisms, fit_mechanisms
+from cfscm.weights import read_weights, write_weights
 
 
 class DeepSCM(nn.Module):
@@ -42,10 +30,10 @@ class DeepSCM(nn.Module):
     It abducts, acts and predicts as a :class:`~cfcore.generator.Generator`.
 
     Args:
-        image: The mechanism of the image, made for ``conditions(graph)`` parents.
+        image: The mechanism of the image, made for the vector :meth:`encode` of its parents.
         graph: The causal graph; the parents of ``outcome`` are the parents of the image.
-        mechanisms: What the mechanisms of the parents are made of.
         target: The label to be predicted, held by every action on other variables.
+        mechanisms: What the mechanisms of the parents are made of.
         outcome: The name of the image in the graph.
         inference: What the predictors of missing parents are made of; there are none without.
         seed: The seed of the weights of the mechanisms and of the predictors.
@@ -53,11 +41,11 @@ class DeepSCM(nn.Module):
 
     def __init__(
         self,
-        image: ImageModel,
+        image: ImageMechanism,
         *,
-        graph: CausalGraph = CHEST,
+        graph: CausalGraph,
+        target: str | None,
         mechanisms: MechanismConfig | None = None,
-        target: str | None = "effusion",
         outcome: str = "image",
         inference: InferenceConfig | None = None,
         seed: int = 0,
@@ -68,7 +56,7 @@ class DeepSCM(nn.Module):
         if target is not None and target not in self.names:
             raise InputError(f"the target {target!r} is not among the parents {list(self.names)}")
         self.settings = mechanisms or MechanismConfig()
-        self.mechanisms = build(graph, self.names, self.settings, seed=seed)
+        self.mechanisms = build_mechanisms(graph, self.names, self.settings, seed=seed)
         self.image = image
         self.inference = None
         if inference is not None:
@@ -91,8 +79,8 @@ class DeepSCM(nn.Module):
         return self.inference.impute(x, pa, rng)
 
     def fit_parents(self, pa: Parents, *, seed: int) -> dict[str, float]:
-        """Fits the mechanisms of the parents; see :func:`cfscm.mechanisms.fit`."""
-        return fit(self.mechanisms, pa, self.settings, seed=seed)
+        """Fits the mechanisms of the parents; see :func:`.fit_mechanisms`."""
+        return fit_mechanisms(self.mechanisms, pa, self.settings, seed=seed)
 
     def encode(self, pa: Parents) -> Tensor:
         """The parents as the image mechanism sees them, shape (B, D)."""
@@ -137,7 +125,7 @@ class DeepSCM(nn.Module):
     ) -> dict[str, Tensor]:
         """Intervenes; see :class:`cfcore.generator.Generator`.
 
-        Whoever has the same causes as before keeps the very value, not one that went through
+        A variable whose causes did not change keeps its exact value, not one that went through
         the mechanism and back.
 
         Args:
@@ -152,16 +140,12 @@ class DeepSCM(nn.Module):
         """
         if effect not in ("direct", "total"):
             raise InputError(f"effect is 'direct' or 'total', not {effect!r}")
-        values = {name: self._value(name, value, pa) for name, value in do.items()}
+        own = {name: pa[name] for name in self.names}
+        acted = own | values_set(self.graph, own, do)
         follow = set(self.graph.descendants(*do)) - {self.target} if effect == "total" else set()
-        acted: dict[str, Tensor] = {}
         for name in self.names:
-            if name in values:
-                acted[name] = values[name]
-            elif name in follow:
+            if name in follow and name not in do:
                 acted[name] = self._follow(name, pa, acted, rng)
-            else:
-                acted[name] = pa[name]
         return acted
 
     def _follow(self, name: str, pa: Parents, acted: Parents, rng: RandomState | None) -> Tensor:
@@ -172,44 +156,15 @@ class DeepSCM(nn.Module):
         same = torch.stack([pa[cause] == acted[cause] for cause in causes]).all(dim=0)
         return torch.where(same, y, mechanism.predict(u, acted).to(y.dtype))
 
-    def _value(self, name: str, value: Tensor | float, pa: Parents) -> Tensor:
-        if name not in self.names:
-            raise InputError(f"do({name}) is not possible: the parents are {list(self.names)}")
-        like = pa[name]
-        if not isinstance(value, Tensor):
-            self.graph[name].check(value)
-            return torch.full_like(like, value)
-        if value.shape not in ((), like.shape):
-            have, want = tuple(value.shape), tuple(like.shape)
-            raise InputError(f"do({name}) needs shape {want}, not {have}")
-        return value.to(like).expand_as(like)
-
     def extra_repr(self) -> str:
         """The graph and the target, for ``repr``."""
         return f"graph={self.graph}, target={self.target!r}"
 
 
-def conditions(graph: CausalGraph = CHEST, outcome: str = "image") -> int:
-    """The length D of the vector by which the image mechanism knows its parents.
-
-    Example:
-        >>> conditions()
-        7
-    """
-    return sum(widths(graph, graph.parents(outcome)).values())
-
-
-def save(
+def save_model(
     model: DeepSCM, path: Path | str, *, seed: int, notes: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes a model as safetensors and a JSON manifest; see :mod:`cfscm.networks`.
-
-    Args:
-        model: The model.
-        path: The file of the weights, ``*.safetensors``; the manifest ends in ``.json``.
-        seed: The seed that the model was trained with.
-        notes: Further entries of the manifest: training settings, statistics, data.
-    """
+    """Writes a model as safetensors and a JSON manifest; see :func:`.write_weights`."""
     config = {
         "image": asdict(model.image.config),
         "mechanisms": asdict(model.settings),
@@ -222,19 +177,12 @@ def save(
     write_weights(path, model, config, seed=seed, notes=notes)
 
 
-def load(
-    path: Path | str,
-    *,
-    graph: CausalGraph = CHEST,
-    image: Callable[[Mapping[str, Any]], ImageModel] | None = None,
-) -> DeepSCM:
-    """Reads a model that :func:`save` wrote.
+def load_model(path: Path | str, *, graph: CausalGraph) -> DeepSCM:
+    """Reads a model that :func:`save_model` wrote.
 
     Args:
         path: The file of the weights.
         graph: The graph of the model.
-        image: Makes the image mechanism from its configuration, with tuples for lists; by
-            default an :class:`~cfscm.image.ImageMechanism`.
 
     Returns:
         The model, in evaluation mode, on the CPU.
@@ -246,26 +194,13 @@ def load(
     def make(config: Mapping[str, Any]) -> DeepSCM:
         if config["graph"] != repr(graph):
             raise InputError(f"{path} was made for {config['graph']}, not for {graph!r}")
-        parts = {name: _tuples(config[name]) for name in ("image", "mechanisms")}
         return DeepSCM(
-            (image or _image)(parts["image"]),
+            ImageMechanism(ImageConfig(**config["image"])),
             graph=graph,
-            mechanisms=MechanismConfig(**parts["mechanisms"]),
             target=config["target"],
+            mechanisms=MechanismConfig(**config["mechanisms"]),
             outcome=config["outcome"],
             inference=InferenceConfig(**config["inference"]) if "inference" in config else None,
         )
 
     return read_weights(path, make).eval()
-
-
-def _image(config: Mapping[str, Any]) -> ImageModel:
-    from cfscm.image import ImageConfig, ImageMechanism
-
-    return ImageMechanism(ImageConfig(**config))
-
-
-def _tuples(value: object) -> Any:  # noqa: ANN401
-    if isinstance(value, Mapping):
-        return {name: _tuples(part) for name, part in value.items()}
-    return tuple(_tuples(part) for part in value) if isinstance(value, list) else value

@@ -6,8 +6,12 @@ For a row of which the labels :math:`y_O` are known and :math:`y_M` are missing,
     + \sum_i \log p(y_i \mid \mathbf{pa}_i) - \sum_{i \in M} \log q(y_i \mid x, y_{>i}) \Big]
 
 The paper's four equations are this bound with everything, nothing, the causes or the effects
-known. They are one function each, beside :func:`partial`, which takes any mask; a test computes the
-bound by brute force for every mask of a small model.
+known; :func:`partial` takes any mask. A test computes the bound by brute force for every mask of a
+small model. With everything known, mechanisms and image share no parameter and are trained apart:
+:class:`Labelled` is the term of the image alone.
+
+An objective returns *named* terms whose sum is the loss (:data:`cfscm.training.Objective`), so that
+another can stand in its place and a term that goes wrong can be named.
 
 Where the paper leaves a choice, this is what was chosen:
 
@@ -26,38 +30,70 @@ Where the paper leaves a choice, this is what was chosen:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from cfcore.checks import InputError
 from cfcore.generator import Parents
-from cfcore.graph import CausalGraph
 from cfscm.completion import Completions, complete
 from cfscm.encoding import encode
+from cfscm.image import ImageMechanism
 from cfscm.inference import ParentPredictors
-from cfscm.mechanisms import Mechanism
-from cfscm.objective import Labelled
+from cfscm.model import DeepSCM
 
 
-class SharedBound(Protocol):
-    """An image mechanism that bounds several completions of an image, which it encodes once."""
+@dataclass(frozen=True)
+class Labelled:
+    r"""The labelled term :math:`\mathcal{S}(x, y)` of the appendix.
 
-    def shared_terms(
-        self, x: Tensor, seen: Tensor, c: Tensor, rows: Tensor | None, rng: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        """See :meth:`cfscm.image.ImageMechanism.shared_terms`."""
+    .. math:: \mathcal{S}(x, y) = -\mathcal{L}(x, y) - \log p(y_E \mid y_C) - \log p(y_C), \qquad
+        \mathcal{L} = \mathbb{E}_q \log p(x \mid z, y) - \beta\, \mathrm{KL}(q \,\|\, p)
 
+    With all labels known, the last two terms hold the mechanisms of the parents alone and the
+    first the image alone: they share no parameter, so the two are trained apart, and this is
+    :math:`-\mathcal{L}`, in nats for each pixel.
 
-class Inferring(Protocol):
-    """A structural model with parent predictors, such as :class:`~cfscm.model.DeepSCM`."""
+    The weight :math:`\beta` of the divergence falls from ``start`` to ``beta``, geometrically,
+    over the share ``until`` of the training. A heavy start closes the latents until the decoder
+    has learned what the parents alone say of the image; what the latents then add has little
+    left to leak.
 
-    graph: CausalGraph
-    names: tuple[str, ...]
-    image: SharedBound
-    mechanisms: Mapping[str, Mechanism]
-    inference: ParentPredictors
+    Args:
+        beta: The weight of the divergence in the end; 1 is the evidence lower bound.
+        start: Its weight at the start.
+        until: The share of the training after which it no longer falls.
+    """
+
+    beta: float = 1.0
+    start: float = 1.0
+    until: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("beta", "start", "until"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} must be positive, not {getattr(self, name)}")
+
+    def weight(self, done: float) -> float:
+        """The weight of the divergence when a share of the training is behind.
+
+        Example:
+            >>> [Labelled(beta=1, start=16, until=0.5).weight(t) for t in (0, 0.25, 0.5, 1)]
+            [16.0, 4.0, 1.0, 1.0]
+        """
+        left = max(0.0, 1 - done / self.until)
+        return self.beta * (self.start / self.beta) ** left
+
+    def __call__(
+        self, image: ImageMechanism, x: Tensor, c: Tensor, done: float, rng: torch.Generator
+    ) -> dict[str, Tensor]:
+        """The terms of the loss; see :data:`.Objective`."""
+        log_likelihood, kl = image.terms(x, c, rng)
+        pixels = x[0].numel()
+        return {
+            "reconstruction": -log_likelihood.mean() / pixels,
+            "divergence": self.weight(done) * kl.mean() / pixels,
+        }
 
 
 @dataclass(frozen=True)
@@ -87,21 +123,6 @@ class Evidence:
         r"""The divergence :math:`\mathbb{E}_q \sum_{i \in M} \log (q_i / p_i)`, shape (B,)."""
         q, p = self.of(self.rows.log_q, missing=True), self.of(self.log_p, missing=True)
         return self.rows.expect(q - p)
-
-
-def labelled(e: Evidence) -> Tensor:
-    r"""The labelled term :math:`\mathcal{S}(x, y)`, all labels known.
-
-    .. math:: \mathcal{S}(x, y) = -\mathcal{L}(x, y) - \sum_i \log p(y_i \mid \mathbf{pa}_i)
-
-    Args:
-        e: The evidence.
-
-    Returns:
-        The negative bound of each row in nats, shape (B,).
-    """
-    _require(e, all(not missing.any() for missing in e.rows.missing.values()), "all labels")
-    return -e.image - e.rows.expect(e.of(e.log_p, missing=False))
 
 
 def unlabelled(e: Evidence) -> Tensor:
@@ -142,24 +163,6 @@ def cause_only(e: Evidence) -> Tensor:
     """
     _require(e, not any(_open(e, name).any() for name in e.log_p), "causes before effects")
     return -e.trust * e.image - e.rows.expect(e.of(e.log_p, missing=False)) + e.divergence
-
-
-def effect_only(e: Evidence) -> Tensor:
-    r"""The effect-only term :math:`\mathcal{E}(x, y_E)`.
-
-    .. math:: \mathcal{E}(x, y_E) = -\mathbb{E}_{q(y_C \mid x, y_E)} \big[ \mathcal{L}(x, y)
-        + \log p(y_E \mid y_C) \big] + \mathrm{KL}\big(q(y_C \mid x, y_E) \,\|\, p(y_C)\big)
-
-    Args:
-        e: The evidence, in which every known variable has a missing cause.
-
-    Returns:
-        The negative bound of each row in nats, shape (B,).
-    """
-    shut = (~e.rows.missing[name] & ~_open(e, name) for name in e.log_p)
-    _require(e, not any(rows.any() for rows in shut), "effects of missing causes only")
-    known = e.rows.expect(e.of(e.log_p, missing=False))
-    return -e.trust * (e.image + known) + e.divergence
 
 
 def partial(e: Evidence) -> Tensor:
@@ -254,9 +257,9 @@ class SemiSupervised:
             raise InputError(f"one row or more is summed over, not {self.exact}: q would not learn")
 
     def __call__(
-        self, model: Inferring, x: Tensor, packed: Tensor, done: float, rng: torch.Generator
+        self, model: DeepSCM, x: Tensor, packed: Tensor, done: float, rng: torch.Generator
     ) -> dict[str, Tensor]:
-        """The terms of the loss; see :data:`~cfscm.objective.Objective`."""
+        """The terms of the loss; see :data:`.Objective`."""
         model.inference.eval()  # norms hold from here on: an image has its features in any company
         pa, pixels = unpack(packed, model.names), x[0].numel()
         e = self.evidence(model, x, pa, done, rng)
@@ -266,7 +269,7 @@ class SemiSupervised:
         }
 
     def evidence(
-        self, model: Inferring, x: Tensor, pa: Parents, done: float, rng: torch.Generator
+        self, model: DeepSCM, x: Tensor, pa: Parents, done: float, rng: torch.Generator
     ) -> Evidence:
         """What the equations are made of, for a batch with labels missing anywhere."""
         rows = complete(model.inference, model.inference.features(x), pa, rng)
@@ -275,7 +278,7 @@ class SemiSupervised:
         return Evidence(rows, image, log_p, torch.ones_like(image) if self.trusting else rows.trust)
 
     def image(
-        self, model: Inferring, x: Tensor, rows: Completions, done: float, rng: torch.Generator
+        self, model: DeepSCM, x: Tensor, rows: Completions, done: float, rng: torch.Generator
     ) -> Tensor:
         r"""The expected bound of each image, by sums or by a draw, shape (B,)."""
         count = len(x) if self.exact is None else min(self.exact, len(x))

@@ -1,19 +1,32 @@
-r"""A training loop that yields its statistics."""
+r"""The training loop of all networks: it yields its statistics, and survives a kill if asked to.
+
+:class:`Loop` takes the steps. :func:`train` drives it over epochs, until the validation loss of a
+predictor no longer falls; :func:`fit` over a number of steps, with a moving average of the weights
+and checkpoints, for what minimises an :data:`Objective`.
+"""
 
 import copy
+import hashlib
+import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from tqdm import tqdm
 
 from cfcore.checks import InputError
+from cfcore.files import write_atomically
 from cfcore.graph import Variable
 from cfcore.metrics import auc
-from cfscm.networks import Reader
+from cfcore.predictor import evaluating
+from cfscm.networks import ImageNetwork
+
+_FIRST = 50  # steps after which the typical norm of a gradient is known
 
 
 class Images(Protocol):
@@ -23,6 +36,11 @@ class Images(Protocol):
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """The images of the rows, shape (B, 1, H, W), for an int64 index of shape (B,)."""
+
+
+Objective = Callable[[nn.Module, Tensor, Tensor, float, torch.Generator], Mapping[str, Tensor]]
+"""From the network, images (B, 1, H, W), parents (B, D), the share of the training that is behind
+(0 to 1) and a source of randomness to the named terms of the loss, each of shape ()."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +71,72 @@ class TrainingConfig:
     shift: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "patience", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"{name} must be positive, not {getattr(self, name)}")
+        _check_positive(self, "epochs", "batch", "patience", "learning_rate")
         for name in ("weight_decay", "noise", "brightness", "shift"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} must not be negative, not {getattr(self, name)}")
         for name in ("epochs", "batch", "patience", "shift"):
             if getattr(self, name) != int(getattr(self, name)):
                 raise InputError(f"{name} must be a whole number, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class FittingConfig:
+    """How the image mechanism is trained.
+
+    Args:
+        steps: Steps of the optimiser.
+        batch: Images in a step.
+        learning_rate: The peak learning rate of AdamW, reached after ``warmup`` steps; it then
+            falls to 0 along a cosine.
+        weight_decay: The weight decay of AdamW.
+        warmup: Steps over which the learning rate rises.
+        average: Decay of the exponential moving average of the weights, which is kept.
+        clip: Largest norm of a gradient; longer ones are shortened.
+        skip: A step whose gradient is this many times longer than usual is left out.
+        shift: Largest shift of a training image, in pixels, each way. Where a patient stands is
+            noise that no parent moves, so a shifted image is one more image of the same parents.
+        display: Deviation of the exponent with which the display of a training image is bent. How
+            an image was developed is noise as well; where a parent moves it, as race does in the
+            phantom, this blurs its effect without moving it.
+        report: Steps between two statistics, and between two checkpoints.
+    """
+
+    steps: int = 6000
+    batch: int = 48
+    learning_rate: float = 2e-3
+    weight_decay: float = 1e-2
+    warmup: int = 200
+    average: float = 0.998
+    clip: float = 1.0
+    skip: float = 20.0
+    shift: int = 2
+    display: float = 0.1
+    report: int = 200
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "steps", "batch", "learning_rate", "report")
+        if not min(self.clip, self.skip) > 0:
+            raise InputError(f"clip and skip must be positive, not {self.clip} and {self.skip}")
+        if not 0 <= self.average < 1:
+            raise InputError(f"average must lie in [0, 1), not {self.average}")
+
+    @classmethod
+    def plain(cls, steps: int, learning_rate: float, weight_decay: float = 0.0) -> "FittingConfig":
+        """A cosine alone: no warm-up, no average, no limit on gradients."""
+        free = {"warmup": 0, "average": 0.0, "clip": math.inf, "skip": math.inf}
+        return cls(steps, learning_rate=learning_rate, weight_decay=weight_decay, **free)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        rise = min(1.0, (step + 1) / (self.warmup + 1))
+        return self.learning_rate * rise * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+
+
+def _check_positive(config: object, *names: str) -> None:
+    for name in names:
+        if not 0 < getattr(config, name) < math.inf:
+            raise InputError(f"{name} must be positive, not {getattr(config, name)}")
 
 
 @dataclass(frozen=True)
@@ -84,8 +159,141 @@ class Epoch:
     best: bool
 
 
+@dataclass(frozen=True)
+class Progress:
+    """The statistics of the steps since the last ones.
+
+    Args:
+        step: Steps done.
+        terms: The mean of each term of the loss.
+        gradient: The mean norm of the gradient.
+        skipped: Steps left out, since the start.
+    """
+
+    step: int
+    terms: Mapping[str, float]
+    gradient: float
+    skipped: int
+
+
+class Loop:
+    """A training between its steps: the optimiser, the average of the weights, what was seen.
+
+    Args:
+        module: The network, trained in place.
+        config: The pace: steps, rates, and limits on gradients.
+        device: Where to train.
+        betas: The memory of AdamW, for gradients and for their squares.
+        half: Whether products may be taken in half precision on CUDA.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        config: FittingConfig,
+        device: torch.device | str,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        half: bool = True,
+    ) -> None:
+        self.module, self.config = module.to(device), config
+        self.device = torch.device(device)
+        self.half = half and self.device.type == "cuda"
+        self.step, self.skipped, self.typical_norm = 0, 0, 0.0
+        self.average = copy.deepcopy(module.state_dict())
+        self.optimiser = torch.optim.AdamW(
+            module.parameters(), lr=0.0, betas=betas, weight_decay=config.weight_decay
+        )
+
+    def advance(self, loss: Callable[[float], Mapping[str, Tensor]]) -> dict[str, float]:
+        """Takes one step.
+
+        Args:
+            loss: From the share of the training that is behind to the named terms of the loss.
+
+        Returns:
+            The terms, and the norm of the ``gradient``.
+
+        Raises:
+            FloatingPointError: If a term is not finite; the message names it.
+        """
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.half):
+            terms = loss(self.step / self.config.steps)
+        for name, value in terms.items():
+            self._check_finite(f"the term {name!r} of the loss", value.item())
+        self.optimiser.zero_grad(set_to_none=True)
+        sum(terms.values()).backward()
+        norm = self._update()
+        self.step += 1
+        return {name: value.item() for name, value in terms.items()} | {"gradient": norm}
+
+    def _check_finite(self, what: str, value: float) -> None:
+        if not math.isfinite(value):
+            at = f"step {self.step + 1} of {self.config.steps}"
+            raise FloatingPointError(f"{what} is {value} at {at}")
+
+    def _update(self) -> float:
+        """Lets the optimiser step unless the gradient is an outlier; returns its norm."""
+        limit = self.config.skip
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip).item()
+        if limit == math.inf:
+            self._check_finite("the norm of the gradient", norm)
+        outlier = self.step >= _FIRST and norm > limit * self.typical_norm
+        if outlier or not math.isfinite(norm):
+            self.skipped += 1
+            return norm
+        self.typical_norm = norm if self.step == 0 else 0.95 * self.typical_norm + 0.05 * norm
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.rate(self.step)
+        self.optimiser.step()
+        # Early weights are soon forgotten: the average is young at first.
+        decay = min(self.config.average, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            for name, value in self.module.state_dict().items():
+                # Counters, such as those of batch norms, have no average.
+                own = self.average[name]
+                own.lerp_(value, 1 - decay) if own.is_floating_point() else own.copy_(value)
+        return norm
+
+    def keep(self, path: Path, run: str) -> None:
+        """Writes the state, whole or not at all; ``run`` says what run it is of."""
+        from safetensors.torch import save
+
+        tensors = {f"module.{name}": value for name, value in self.module.state_dict().items()}
+        tensors |= {f"average.{name}": value for name, value in self.average.items()}
+        for number, entry in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{number}.{name}": value for name, value in entry.items()}
+        tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        notes = {"run": run, "counters": json.dumps([self.step, self.skipped, self.typical_norm])}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, save(tensors, metadata=notes))
+
+    def restore(self, path: Path, run: str) -> None:
+        """Goes back to a state that :meth:`keep` wrote, of the same run."""
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt", device=str(self.device)) as file:
+            notes = file.metadata()
+            if (other := notes.get("run")) != run:
+                raise InputError(f"{path} is of another run, {other}, not {run}: remove it")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        self.module.load_state_dict(_under("module.", tensors))
+        self.average = _under("average.", tensors)
+        groups, entries = self.optimiser.state_dict()["param_groups"], {}
+        for name, value in _under("optimiser.", tensors).items():
+            number, _, field = name.partition(".")
+            entries.setdefault(int(number), {})[field] = value
+        self.optimiser.load_state_dict({"state": entries, "param_groups": groups})
+        self.step, self.skipped, self.typical_norm = json.loads(notes["counters"])
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    names = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors[name] for name in names}
+
+
 def train(
-    reader: Reader,
+    network: ImageNetwork,
     images: Images,
     target: Tensor,
     *,
@@ -103,7 +311,7 @@ def train(
     half precision.
 
     Args:
-        reader: The predictor, trained in place.
+        network: The predictor, trained in place.
         images: The training images, N of them.
         target: The values of its variable, shape (N,).
         validation: Images and targets on which to stop.
@@ -118,82 +326,134 @@ def train(
     config = config or TrainingConfig()
     target, validation = target.float(), (validation[0], validation[1].float())
     for rows, values in ((images, target), validation):
-        check_target(reader.variable, rows, values)
+        _check_target(network.variable, rows, values)
     if len(target) < 2:
         raise InputError("training needs two images or more")
 
-    loop = _Loop(reader.to(device), len(target), config, seed, torch.device(device))
-    best, since = copy.deepcopy(reader.state_dict()), 0
+    steps = config.epochs * -(-len(target) // config.batch)
+    pace = FittingConfig.plain(steps, config.learning_rate, config.weight_decay)
+    loop = Loop(network, pace, device)
+    order, rng = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed)
+    best, since = copy.deepcopy(network.state_dict()), 0
     lowest = float("inf")
     try:
         for number in range(1, config.epochs + 1):
-            train_loss = loop.epoch(number, images, target, progress=progress)
-            val_loss, val_score = validate(reader, *validation)
+            parts = _split_rows(torch.randperm(len(target), generator=order), config.batch)
+            parts = tqdm(parts, desc=f"epoch {number}", leave=False, disable=not progress)
+            total = 0.0
+            network.train()
+            for index in parts:
+                x = augment(images[index].to(device), config, rng)
+                total += _step(loop, x, target[index].to(device)) * len(index)
+            val_loss, val_score = _validate(network, *validation)
             if not math.isfinite(val_loss):
                 raise FloatingPointError(f"validation loss is {val_loss} at epoch {number}")
             since = 0 if val_loss < lowest else since + 1
             if since == 0:
-                lowest, best = val_loss, copy.deepcopy(reader.state_dict())
-            yield Epoch(number, train_loss, val_loss, val_score, since == 0)
+                lowest, best = val_loss, copy.deepcopy(network.state_dict())
+            yield Epoch(number, total / len(target), val_loss, val_score, since == 0)
             if since == config.patience:
                 return
     finally:
-        reader.load_state_dict(best)
-        reader.eval()
+        network.load_state_dict(best)
+        network.eval()
 
 
-class _Loop:
-    """What one training keeps between its steps."""
-
-    def __init__(
-        self, reader: Reader, count: int, config: TrainingConfig, seed: int, device: torch.device
-    ) -> None:
-        self.reader, self.config, self.device = reader, config, device
-        self.batches = -(-count // config.batch)
-        self.optimiser = torch.optim.AdamW(
-            reader.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
-        )
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-            self.optimiser, config.epochs * self.batches
-        )
-        self.half = device.type == "cuda"
-        self.scaler = torch.amp.GradScaler(enabled=self.half)
-        self.order = torch.Generator().manual_seed(seed)
-        self.rng = torch.Generator(device).manual_seed(seed)
-
-    def epoch(self, number: int, images: Images, target: Tensor, *, progress: bool) -> float:
-        """One pass over the training set; returns the mean loss."""
-        self.reader.train()
-        total = 0.0
-        rows = torch.randperm(len(target), generator=self.order)
-        batches = split_rows(rows, self.config.batch)
-        batches = enumerate(_progress(batches, f"epoch {number}", progress))
-        for step, index in batches:
-            x = augment(images[index].to(self.device), self.config, self.rng)
-            loss = self.step(x, target[index].to(self.device))
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"loss is {loss} at epoch {number}, step {step + 1}")
-            total += loss * len(index)
-        return total / len(target)
-
-    def step(self, x: Tensor, y: Tensor) -> float:
-        """One step of the optimiser; returns the loss."""
-        with torch.autocast(self.device.type, enabled=self.half):
-            out = self.reader(x)
-        loss = loss_of(self.reader.variable, out.float(), y)
-        self.optimiser.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
-        self.schedule.step()
-        return loss.item()
+def _step(loop: Loop, x: Tensor, y: Tensor) -> float:
+    network, name = loop.module, loop.module.variable.name
+    return loop.advance(lambda _: {name: _loss(network.variable, network(x).float(), y)})[name]
 
 
-def split_rows(rows: Tensor, batch: int) -> list[Tensor]:
+def fit(
+    module: nn.Module,
+    images: Images,
+    c: Tensor,
+    *,
+    objective: Objective,
+    config: FittingConfig,
+    seed: int,
+    checkpoint: Path | None = None,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+) -> Iterator[Progress]:
+    """Trains a network by an objective, some steps for each item that is asked for.
+
+    When the iterator ends, also when the caller stops asking, the network holds the moving
+    average of its weights. The randomness of a step depends on the seed and on its number
+    alone, so a run that was killed goes on from its checkpoint to the very weights that it would
+    have had. On CUDA, products are taken in half precision.
+
+    Args:
+        module: The network, trained in place.
+        images: The training images, N of them.
+        c: Their parents as vectors, shape (N, D).
+        objective: The loss.
+        config: How to train.
+        seed: The seed of the order of images and of the draws.
+        checkpoint: Where to keep the state, ``*.safetensors``; if it is there, training goes on
+            from it. The caller removes it.
+        device: Where to train.
+        progress: Whether to show a progress bar with the expected time.
+
+    Yields:
+        The statistics of every ``config.report`` steps and of the last ones.
+
+    Raises:
+        FloatingPointError: If a term of the loss is not finite; the message names it.
+    """
+    _check_pairs(images, c)
+    loop, rng = Loop(module, config, device, betas=(0.9, 0.99)), torch.Generator(device)
+    facts = {"config": asdict(config), "seed": seed, "images": len(c)}
+    run, seen = json.dumps(facts, sort_keys=True), []
+    if checkpoint is not None and checkpoint.exists():
+        loop.restore(checkpoint, run)
+    module.train()
+    bar = tqdm(total=config.steps, initial=loop.step, desc="training", disable=not progress)
+    try:
+        while loop.step < config.steps:
+            rows = _rows(loop.step, min(config.batch, len(c)), len(c), seed)
+            rng.manual_seed(_seed(seed, loop.step, "draw"))
+            x = shifted(images[rows].to(device), config.shift, rng, count=len(rows))
+            x, some = _redisplayed(x, config.display, rng), c[rows].to(device)
+            seen.append(loop.advance(lambda done: objective(module, x, some, done, rng)))  # noqa: B023
+            bar.update()
+            if loop.step % config.report == 0 or loop.step == config.steps:
+                if checkpoint is not None:
+                    loop.keep(checkpoint, run)
+                yield _summary(loop, seen)
+                seen = []
+    finally:
+        bar.close()
+        module.load_state_dict(loop.average)
+        module.eval()
+
+
+def _rows(step: int, batch: int, count: int, seed: int) -> Tensor:
+    """The images of a step: each epoch has an order of its own, rests are left out."""
+    epoch, number = divmod(step, count // batch)
+    rng = torch.Generator().manual_seed(_seed(seed, epoch, "order"))
+    return torch.randperm(count, generator=rng)[number * batch : (number + 1) * batch]
+
+
+def _seed(seed: int, number: int, use: str) -> int:
+    """A seed for one use of randomness in one step or epoch.
+
+    Generators on the CPU read 32 bits of a seed only, hence the hash.
+    """
+    digest = hashlib.blake2b(f"{seed} {use} {number}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest)
+
+
+def _summary(loop: Loop, seen: list[dict[str, float]]) -> Progress:
+    means = {name: math.fsum(row[name] for row in seen) / len(seen) for name in seen[0]}
+    return Progress(loop.step, means, means.pop("gradient"), loop.skipped)
+
+
+def _split_rows(rows: Tensor, batch: int) -> list[Tensor]:
     """Batches of rows; a last one of a single row joins the one before, for batch norms need two.
 
     Example:
-        >>> [len(part) for part in split_rows(torch.arange(9), 4)]
+        >>> [len(part) for part in _split_rows(torch.arange(9), 4)]
         [4, 5]
     """
     parts = list(rows.split(batch))
@@ -202,15 +462,7 @@ def split_rows(rows: Tensor, batch: int) -> list[Tensor]:
     return parts
 
 
-def _progress(batches: Sequence[Tensor], label: str, enabled: bool) -> Iterable[Tensor]:
-    if not enabled:
-        return batches
-    from tqdm import tqdm
-
-    return tqdm(batches, desc=label, leave=False)
-
-
-def check_target(variable: Variable, images: Images, target: Tensor) -> None:
+def _check_target(variable: Variable, images: Images, target: Tensor) -> None:
     """Raises unless there is one finite, possible value for each image."""
     if target.ndim != 1 or len(images) != len(target) or len(target) == 0:
         shape = tuple(target.shape)
@@ -227,6 +479,15 @@ def check_target(variable: Variable, images: Images, target: Tensor) -> None:
             raise InputError(f"row {row}: {error}") from None
 
 
+def _check_pairs(images: Images, c: Tensor) -> None:
+    """Raises unless there is one vector of finite parents for each image."""
+    if c.ndim != 2 or len(c) != len(images) or len(c) == 0:
+        raise InputError(f"{len(images)} images need as many parents, not shape {tuple(c.shape)}")
+    if not torch.isfinite(c).all():
+        row = int((~torch.isfinite(c)).any(dim=1).nonzero()[0])
+        raise InputError(f"the parents of row {row} are not finite: leave such rows out")
+
+
 def augment(x: Tensor, config: TrainingConfig, rng: torch.Generator) -> Tensor:
     """Shifts a batch, brightens each image and adds noise.
 
@@ -238,11 +499,7 @@ def augment(x: Tensor, config: TrainingConfig, rng: torch.Generator) -> Tensor:
     Returns:
         The changed images, of the same shape.
     """
-    if config.shift:
-        d = config.shift
-        top, left = torch.randint(2 * d + 1, (2,), generator=rng, device=x.device).tolist()
-        padded = F.pad(x, (d, d, d, d), mode="replicate")
-        x = padded[..., top : top + x.shape[-2], left : left + x.shape[-1]]
+    x = shifted(x, config.shift, rng)
     if config.brightness:
         u = torch.rand(len(x), 1, 1, 1, generator=rng, device=x.device)
         x = x + config.brightness * (2 * u - 1)
@@ -251,7 +508,34 @@ def augment(x: Tensor, config: TrainingConfig, rng: torch.Generator) -> Tensor:
     return x
 
 
-def loss_of(variable: Variable, out: Tensor, y: Tensor) -> Tensor:
+def shifted(x: Tensor, most: int, rng: torch.Generator, *, count: int = 1) -> Tensor:
+    """Images shifted by whole pixels; what comes in repeats the edge.
+
+    Args:
+        x: The images, shape (B, 1, H, W).
+        most: The largest shift in each direction.
+        rng: The source of randomness, on the device of the images.
+        count: How many shifts are drawn: one for all images, or B.
+    """
+    if not most:
+        return x
+    height, width = x.shape[2:]
+    by = torch.randint(-most, most + 1, (2, count, 1), generator=rng, device=x.device)
+    down = (torch.arange(height, device=x.device) + by[0]).clamp(0, height - 1)
+    across = (torch.arange(width, device=x.device) + by[1]).clamp(0, width - 1)
+    x = x.gather(2, down[:, None, :, None].expand_as(x))
+    return x.gather(3, across[:, None, None, :].expand_as(x))
+
+
+def _redisplayed(x: Tensor, deviation: float, rng: torch.Generator) -> Tensor:
+    """Images in [0, 1] raised to a power close to 1, each to its own, cut at two deviations."""
+    if not deviation:
+        return x
+    draw = torch.randn(len(x), 1, 1, 1, generator=rng, device=x.device).clamp(-2, 2)
+    return x.clamp(min=1e-4) ** (1 + deviation * draw)
+
+
+def _loss(variable: Variable, out: Tensor, y: Tensor) -> Tensor:
     """The mean loss: cross-entropy in nats, or the squared error over the range squared."""
     if variable.kind == "binary":
         return F.binary_cross_entropy_with_logits(out, y)
@@ -261,7 +545,7 @@ def loss_of(variable: Variable, out: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(out / (high - low), y / (high - low))
 
 
-def score_of(variable: Variable, out: Tensor, y: Tensor) -> float:
+def _score(variable: Variable, out: Tensor, y: Tensor) -> float:
     """AUC, mean AUC of one class against the rest, or R^2, by the kind of the variable."""
     if variable.kind == "binary":
         return auc(out, y).item()
@@ -285,21 +569,17 @@ def outputs(
     Returns:
         The outputs, shape (N,) or (N, C), on the device of the predictor.
     """
-    was_training = predictor.training
-    predictor.eval()
     device = next(predictor.parameters(), torch.empty(0)).device
     parts = []
-    try:
+    with evaluating(predictor):
         for rows in torch.arange(len(images)).split(batch):
             some = {name: value[rows].to(device) for name, value in (pa or {}).items()}
             parts.append(predictor(images[rows].to(device), some))
-    finally:
-        predictor.train(was_training)
     return torch.cat(parts)
 
 
-def validate(reader: Reader, images: Images, target: Tensor) -> tuple[float, float]:
+def _validate(network: ImageNetwork, images: Images, target: Tensor) -> tuple[float, float]:
     """The loss and the score on a validation set."""
-    out = outputs(reader, images)
+    out = outputs(network, images)
     y = target.to(out.device)
-    return loss_of(reader.variable, out, y).item(), score_of(reader.variable, out, y)
+    return _loss(network.variable, out, y).item(), _score(network.variable, out, y)

@@ -22,7 +22,7 @@ import pandas as pd
 
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
-from cfscm.networks import commit
+from cfscm.weights import commit
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("cfcore", "cfscm", "cfchest", "cfbook")

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -11,12 +12,12 @@ from torch import Tensor
 from cfbook.paths import DATA
 from cfbook.study.artefacts import found_or_made
 from cfbook.study.recipes import Preset, Recipe, examples, parts
+from cfchest.graph import CHEST
 from cfcore.checks import InputError
 from cfcore.marks import check_place, marked
-from cfscm.fitting import Progress, fit
 from cfscm.image import ImageMechanism
-from cfscm.model import DeepSCM, load, save
-from cfscm.training import Images
+from cfscm.model import DeepSCM, load_model, save_model
+from cfscm.training import Images, Progress, fit
 
 COMMITTED = DATA / "generators"
 CACHE = Path("runs") / "generators"
@@ -68,7 +69,13 @@ def untrained(recipe: GeneratorRecipe) -> DeepSCM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         image = ImageMechanism(recipe.preset.image)
-    return DeepSCM(image, mechanisms=recipe.preset.mechanisms, seed=recipe.seed)
+    return DeepSCM(
+        image,
+        graph=CHEST,
+        target="effusion",
+        mechanisms=recipe.preset.mechanisms,
+        seed=recipe.seed,
+    )
 
 
 def training(
@@ -89,7 +96,7 @@ def training(
         progress: Whether to show a progress bar with the expected time.
 
     Yields:
-        Statistics, see :func:`cfscm.fitting.fit`.
+        Statistics, see :func:`cfscm.training.fit`.
     """
     images, c = labelled_pairs(model, recipe)
     yield from fit(
@@ -142,7 +149,7 @@ def make(
     model.image.centre(*labelled_pairs(model, recipe))
     notes = {"recipe": recipe.name, "negative log-likelihood": likelihood, "history": history}
     notes |= marked(recipe.preset.restricted)
-    save(model.cpu(), path, seed=recipe.seed, notes=notes)
+    save_model(model.cpu(), path, seed=recipe.seed, notes=notes)
     checkpoint.unlink(missing_ok=True)
     return model
 
@@ -171,6 +178,6 @@ def obtain_generator(
         recipe.file,
         committed,
         cache,
-        load=load,
+        load=partial(load_model, graph=CHEST),
         make=lambda path: make(recipe, path, device=device, progress=progress),
     )

@@ -5,7 +5,7 @@ still used it. Here the label is hidden from the generator and imputed for every
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -42,7 +42,7 @@ class Guessing(Derived):
         guess: From images, shape (B, 1, H, W), to values of effusion, shape (B,).
     """
 
-    guess: Callable[[Tensor], Tensor]
+    guess: Callable[[Tensor], Tensor] = field(kw_only=True)
     imputes = True
 
     @property
@@ -73,7 +73,7 @@ def guessers(preset: Preset) -> tuple[str, dict[str, Generator]]:
         "everybody taken for healthy": lambda x: torch.zeros(len(x)),
     }
     model = obtain_generator(recipe)
-    return recipe.name, {labels: Guessing(model, guess) for labels, guess in guesses.items()}
+    return recipe.name, {labels: Guessing(model, guess=guess) for labels, guess in guesses.items()}
 
 
 def stability_by_label(preset: Preset) -> pd.DataFrame:

@@ -17,9 +17,10 @@ from cfbook.study.partial import PartialRecipe, obtain_partial
 from cfbook.study.probes import judges, obtain_judge
 from cfbook.study.recipes import Preset, Recipe, obtain, parts
 from cfbook.study.recipes import patients as everyone
-from cfbook.study.results import write_table
+from cfbook.study.results import TRIED, write_table
 from cfchest.data import Dataset
 from cfchest.graph import CHEST, paper_grid
+from cfchest.phantom.equations import fresh_detector
 from cfcore.generator import Generator
 from cfcore.marginalise import marginalise
 from cfcore.metrics import attribute_variance, auc
@@ -28,7 +29,7 @@ from cfcore.predictor import Predictor
 from cfscm.consistency import ConsistencyConfig
 from cfscm.model import DeepSCM
 from cfscm.soundness import soundness
-from cfscm.soundness.baselines import FreshDetector, Identity
+from cfscm.soundness.baselines import Derived, Identity
 
 CURVE, LABELS, IMPUTED = "missing_curve.csv", "missing_labels.csv", "missing_imputed.csv"
 METRICS, ABLATION = "missing_metrics.csv", "missing_regularised.csv"
@@ -75,7 +76,11 @@ def tried(model: Generator, preset: Preset, patients: int = 300) -> pd.DataFrame
 def beside(preset: Preset, patients: int) -> pd.DataFrame:
     """The same measures of doing nothing, of the truth and of the truth with fresh noise."""
     truth = everyone("C", preset).oracle
-    derived = {"identity": Identity(truth), "oracle": truth, "floor": FreshDetector(truth)}
+    derived = {
+        "identity": Identity(truth),
+        "oracle": truth,
+        "floor": Derived(truth, fresh_detector),
+    }
     found = {name: _measures(one, preset, patients)["value"] for name, one in derived.items()}
     return pd.DataFrame(found)
 
@@ -87,9 +92,11 @@ def _measures(model: Generator, preset: Preset, patients: int) -> pd.DataFrame:
     table = soundness(
         model,
         data,
+        graph=CHEST,
         classifiers=readers,
         audited=audited,
         truth=truth,
+        interventions=TRIED,
         axioms=tuple(KEPT),
         effects=("direct",),
         beside=(),

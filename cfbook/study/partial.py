@@ -16,15 +16,14 @@ from cfbook.study.generators import CACHE, COMMITTED
 from cfbook.study.recipes import Preset, Recipe, examples, parts
 from cfchest.cohorts import mask_labels
 from cfchest.data import Dataset
+from cfchest.graph import CHEST
 from cfcore.checks import InputError
 from cfscm.consistency import ConsistencyConfig, Consistent
-from cfscm.fitting import FittingConfig, Progress, fit
 from cfscm.image import ImageMechanism
 from cfscm.inference import InferenceConfig
-from cfscm.model import DeepSCM, load, save
-from cfscm.objective import Labelled
-from cfscm.semisupervised import SemiSupervised, classify_only, pack
-from cfscm.training import Images
+from cfscm.model import DeepSCM, load_model, save_model
+from cfscm.semisupervised import Labelled, SemiSupervised, classify_only, pack
+from cfscm.training import FittingConfig, Images, Progress, fit
 
 Masking = Literal["variable", "row"]
 Trust = Literal["full", "entropy"]
@@ -193,6 +192,8 @@ def _untrained(recipe: PartialRecipe) -> DeepSCM:
         image = ImageMechanism(recipe.preset.image)
     return DeepSCM(
         image,
+        graph=CHEST,
+        target="effusion",
         mechanisms=recipe.preset.mechanisms,
         inference=recipe.schedule.inference,
         seed=recipe.seed,
@@ -326,7 +327,7 @@ def make_partial(
     known = {name: int(values.isfinite().sum()) for name, values in training.pa.items()}
     notes = {"recipe": recipe.name, "images": len(training.images), "known": known}
     notes["CPU seconds"] = round(time.process_time() - began)
-    save(model.cpu(), path, seed=recipe.seed, notes=notes | {"history": history})
+    save_model(model.cpu(), path, seed=recipe.seed, notes=notes | {"history": history})
     for name in training.history:
         training.checkpoint(name).unlink(missing_ok=True)
     return model
@@ -345,6 +346,6 @@ def obtain_partial(
         recipe.file,
         committed,
         cache,
-        load=load,
+        load=lambda path: load_model(path, graph=CHEST),
         make=lambda path: make_partial(recipe, path, device=device, progress=progress),
     )

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 
 from cfchest.folders import Folders
 from cfcore.checks import InputError
-from cfscm.fitting import FittingConfig
 from cfscm.image import ImageConfig
 from cfscm.mechanisms import MechanismConfig
 from cfscm.networks import PredictorConfig
-from cfscm.objective import Labelled
-from cfscm.training import TrainingConfig
+from cfscm.semisupervised import Labelled
+from cfscm.training import FittingConfig, TrainingConfig
 
 DECISIVE = ("name", "size", "train", "validation", "test", "cohort", "network", "training")
 """What of a preset decides the weights of a predictor."""
@@ -50,7 +49,7 @@ class Preset:
     validation: int
     test: int
     cohort: int = 2026
-    network: PredictorConfig = field(default_factory=PredictorConfig)
+    network: PredictorConfig = field(default_factory=lambda: PredictorConfig("effusion"))
     training: TrainingConfig = field(default_factory=TrainingConfig)
     patients: int | None = None
     trainings: int = 3
@@ -77,7 +76,7 @@ PRESETS: Mapping[str, Preset] = {
         800,
         200,
         600,
-        network=PredictorConfig(width=8),
+        network=PredictorConfig("effusion", width=8),
         training=TrainingConfig(3),
         patients=200,
         image=ImageConfig(
@@ -120,7 +119,7 @@ PRESETS: Mapping[str, Preset] = {
         70,
         10,
         20,
-        network=PredictorConfig(architecture="densenet121", width=64),
+        network=PredictorConfig("effusion", "densenet121", width=64),
         training=TrainingConfig(epochs=20, learning_rate=1e-3, shift=8),
         image=ImageConfig(
             size=224,

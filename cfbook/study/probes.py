@@ -4,14 +4,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from cfbook.paths import DATA
 from cfbook.study.artefacts import found_or_made
 from cfbook.study.presets import Preset
 from cfchest.data import Dataset, from_phantom
+from cfchest.graph import CHEST
 from cfchest.phantom import COEFFICIENTS, HOSPITALS, Phantom
-from cfscm.networks import PredictorConfig, Reader, build, load, save
+from cfscm.networks import ImageNetwork, PredictorConfig, build, load, save
 from cfscm.training import TrainingConfig, train
 
 COMMITTED = DATA / "judges"
@@ -86,22 +88,22 @@ def judges(preset: Preset) -> Mapping[str, Judge]:
 
 def obtain_judge(
     judge: Judge, *, committed: Path = COMMITTED, cache: Path = CACHE, progress: bool = False
-) -> Reader:
+) -> ImageNetwork:
     """A judge: from the project's data, from earlier runs, or trained now."""
     return found_or_made(
         judge.file,
         committed,
         cache,
-        load=load,
+        load=partial(load, graph=CHEST),
         make=lambda path: make_judge(judge, path, progress=progress),
     )
 
 
-def make_judge(judge: Judge, path: Path, *, progress: bool = False) -> Reader:
+def make_judge(judge: Judge, path: Path, *, progress: bool = False) -> ImageNetwork:
     """Train a judge and keep it."""
     train_data, stop = judge.data()
     name = judge.variable
-    reader = build(judge.network, seed=judge.seed)
+    reader = build(judge.network, graph=CHEST, seed=judge.seed)
     epochs = train(
         reader,
         train_data[:],

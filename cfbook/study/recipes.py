@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -21,10 +21,11 @@ from cfbook.study.presets import preset as preset
 from cfchest.cohorts import drop_age, drop_sex, match_size, split
 from cfchest.data import Dataset, from_phantom
 from cfchest.folders import identity, radiographs
+from cfchest.graph import CHEST
 from cfchest.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
 from cfcore.checks import InputError
 from cfcore.marks import check_place, marked
-from cfscm.networks import Reader, build, load, save
+from cfscm.networks import ImageNetwork, build, load, save
 from cfscm.training import Images, train
 
 Family = Literal["basic", "sex", "age", "control sex", "control age"]
@@ -184,7 +185,9 @@ def examples(data: Dataset, preset: Preset) -> tuple[Images, Tensor]:
     return data, data.parents["effusion"]
 
 
-def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = False) -> Reader:
+def make(
+    recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = False
+) -> ImageNetwork:
     """Train the predictor of a recipe and keep it.
 
     Training stops on the unbiased validation part, whatever the bias of the training set. If it
@@ -203,7 +206,7 @@ def make(recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = Fa
     data = parts(recipe.hospital, recipe.preset)
     cohort = data["train"].select(training_table(recipe, data["train"].table))
     images, labels = examples(cohort, recipe.preset)
-    reader = build(recipe.preset.network, seed=recipe.seed)
+    reader = build(recipe.preset.network, graph=CHEST, seed=recipe.seed)
     epochs = train(
         reader,
         images,
@@ -235,7 +238,7 @@ def obtain(
     cache: Path = CACHE,
     device: str = "cpu",
     progress: bool = False,
-) -> Reader:
+) -> ImageNetwork:
     """The predictor of a recipe: from the project's data, from earlier runs, or trained now.
 
     Args:
@@ -252,6 +255,6 @@ def obtain(
         recipe.file,
         committed,
         cache,
-        load=load,
+        load=partial(load, graph=CHEST),
         make=lambda path: make(recipe, path, device=device, progress=progress),
     )

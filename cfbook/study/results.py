@@ -26,7 +26,8 @@ from cfbook.study.recipes import patients as everyone
 from cfbook.study.runs import SETTINGS, Member, Run, all_runs, find_generator, offsets
 from cfbook.study.statistics import KEYS, Study, empirical, study, study_run
 from cfbook.theory.noise import generator_noise
-from cfchest.graph import paper_grid
+from cfchest.graph import CHEST, paper_grid
+from cfchest.phantom.equations import fresh_detector
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.generator import Effect
@@ -34,7 +35,9 @@ from cfcore.marginalise import marginalise
 from cfcore.predictions import Predictions
 from cfscm.model import DeepSCM
 from cfscm.soundness import soundness
+from cfscm.soundness.baselines import Derived
 
+TRIED = ("sex", "race", "age", "effusion")  # on which generators are made to intervene
 CLAIMS, SOUNDNESS, NOISE = "learned_claims.csv", "soundness.csv", "generator_noise.csv"
 READINGS = "generator_readings.csv"
 DIGITS = 6  # significant
@@ -141,7 +144,16 @@ def collect_soundness(
     tried, noisy = [], []
     for seed in seeds:
         model = obtain_generator(GeneratorRecipe(preset, seed=seed))
-        table = soundness(model, data, classifiers=readers, audited=audited, truth=truth)
+        table = soundness(
+            model,
+            data,
+            graph=CHEST,
+            classifiers=readers,
+            audited=audited,
+            truth=truth,
+            floor=Derived(truth, fresh_detector),
+            interventions=TRIED,
+        )
         tried.append(table.assign(generator=f"learned-{seed}"))
         noise = generator_noise(model, noise_data, audited, truth=truth, draws=draws)
         noisy.append(noise.assign(generator=f"learned-{seed}"))
@@ -178,9 +190,11 @@ def collect_readings(
             table = soundness(
                 read_as(reading, preset, seed),
                 data,
+                graph=CHEST,
                 classifiers={},
                 audited=audited,
                 truth=everyone("C", preset).oracle,
+                interventions=TRIED,
                 axioms=["faithfulness"],
                 effects=["direct"],
                 beside=["identity"],

@@ -25,7 +25,7 @@ from cfcore.generator import Effect, Generator
 from cfcore.marginalise import MAX_IMAGES, marginalise
 from cfcore.predictions import Predictions
 from cfcore.shards import fingerprint
-from cfscm.networks import commit
+from cfscm.weights import commit
 
 BETAS = (0.5, 1.0, 2.0)
 STRENGTHS = (0.8, 0.9, 0.95)

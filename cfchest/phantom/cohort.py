@@ -24,7 +24,7 @@ from cfchest.phantom.equations import (
 )
 from cfchest.phantom.render import develop
 from cfcore.checks import InputError
-from cfcore.generator import Effect, Parents
+from cfcore.generator import Effect, Parents, values_set
 from cfcore.graph import CausalGraph
 
 _CHUNK = {"cpu": 2**17, "other": 2**24}  # pixels drawn at once: the cache of a core, a GPU's fill
@@ -108,9 +108,8 @@ class Phantom:
         """
         if effect not in ("direct", "total"):
             raise InputError(f"effect is 'direct' or 'total', not {effect!r}")
-        acted = {name: pa[name] for name in CAUSES} | {
-            name: _value(name, value, pa) for name, value in do.items()
-        }
+        own = {name: pa[name] for name in CAUSES}
+        acted = own | values_set(CHEST, own, do)
         if effect == "total" and "lung_size" not in do:
             shift = lung_mean(acted["sex"], acted["age"]) - lung_mean(pa["sex"], pa["age"])
             acted["lung_size"] = pa["lung_size"] + shift
@@ -259,19 +258,6 @@ def _own_digest() -> str:
     """A hash of the phantom: of its coefficients, and of the source code that draws with them."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-
-
-def _value(name: str, value: Tensor | float, pa: Parents) -> Tensor:
-    """The value of one intervention as a tensor of shape (B,)."""
-    if name not in CAUSES:
-        raise InputError(f"do({name}) is not possible: the parents are {list(CAUSES)}")
-    like = pa[name]
-    if not isinstance(value, Tensor):
-        CHEST[name].check(value)
-        return torch.full_like(like, value)
-    if value.shape not in ((), like.shape):
-        raise InputError(f"do({name}) needs shape {tuple(like.shape)}, not {tuple(value.shape)}")
-    return value.to(like).expand_as(like)
 
 
 def _take(tree: Mapping[str, Tensor], index: Index) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cfchest.graph import CHEST
-from cfchest.phantom.draws import row_keys, truncated_normal, uniform
+from cfchest.phantom.draws import mix, row_keys, truncated_normal, uniform
 from cfcore.checks import InputError
 
 CAUSES = tuple(CHEST.parents("image"))
@@ -213,6 +213,15 @@ def image_noise(rows: Tensor, *, hospital: str, seed: int) -> dict[str, Tensor]:
     noise["texture"] = row_keys(seed, _stream(hospital, 2), rows)
     noise["detector"] = row_keys(seed, _stream(hospital, 3), rows)
     return noise
+
+
+def fresh_detector(noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same noise behind a detector whose own noise is drawn anew.
+
+    What it changes is no property of the patient, so that no generator can be asked to know it:
+    the distance that it makes from the true counterfactual is the least that can be expected.
+    """
+    return {**noise, "detector": mix(noise["detector"] + 1)}
 
 
 def _stream(hospital: str, use: int) -> int:

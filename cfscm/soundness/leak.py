@@ -1,6 +1,6 @@
 r"""Leak: what the noise still says about the parents from which it should be free."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
@@ -8,15 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from cfbook.study.generators import GeneratorRecipe, obtain_generator
-from cfbook.study.recipes import Preset, parts
-from cfbook.study.recipes import patients as everyone
-from cfchest.data import Dataset
-from cfchest.graph import CHEST
 from cfcore.generator import Generator, Noise, Parents
 from cfcore.graph import CausalGraph
+from cfcore.patients import Patients
 from cfscm.encoding import encode, widths
-from cfscm.soundness.baselines import Identity
 from cfscm.soundness.distances import agreement
 
 PENALTIES = tuple(10.0**power for power in range(-5, 3))
@@ -25,7 +20,6 @@ SIDE = 16  # pixels to which larger maps are averaged
 MOST = 32  # principal components of a leaf
 PERMUTATIONS = 100
 KERNELS = ("linear", "quadratic", "radial")
-LEAK = "leak.csv"
 
 
 def noise_features(noise: Noise) -> list[Tensor]:
@@ -203,10 +197,10 @@ def ridge(grams: Sequence[Tensor], y: Tensor, fit: Tensor, test: Tensor) -> Tens
 @torch.inference_mode()
 def leak_table(
     generators: Mapping[str, Generator],
-    data: Dataset,
+    data: Patients,
     *,
+    graph: CausalGraph,
     permutations: int = 200,
-    graph: CausalGraph = CHEST,
     batch: int = 128,
 ) -> pd.DataFrame:
     """Probes the noise of several generators on the same patients.
@@ -214,8 +208,8 @@ def leak_table(
     Args:
         generators: The generators by name.
         data: The patients, with all parents.
-        permutations: How often the patients are exchanged.
         graph: The graph.
+        permutations: How often the patients are exchanged.
         batch: Patients at once.
 
     Returns:
@@ -239,19 +233,3 @@ def leak_table(
     columns = ["generator", "noise", "probe", "parent", "measure", "value", "by_chance", "p"]
     table = pd.DataFrame(rows, columns=columns)
     return table.assign(patients=len(data), permutations=permutations)
-
-
-def generator_leaks(preset: Preset, seeds: Iterable[int], *, patients: int = 2000) -> pd.DataFrame:
-    """Probes the generators of a preset, the oracle, and the image itself, on test patients of C.
-
-    Args:
-        preset: The sizes.
-        seeds: The seeds of the generators; what is not kept is trained.
-        patients: How many test patients.
-
-    Returns:
-        See :func:`leak_table`; the ``image`` is what a generator that takes it for the noise has.
-    """
-    truth, data = everyone("C", preset).oracle, parts("C", preset)["test"].take(range(patients))
-    made = {f"learned-{s}": obtain_generator(GeneratorRecipe(preset, seed=s)) for s in seeds}
-    return leak_table({**made, "oracle": truth, "image": Identity(truth)}, data)

@@ -8,41 +8,38 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from cfchest.data import Dataset
-from cfchest.graph import CHEST
-from cfchest.phantom import Oracle
 from cfcore.checks import InputError
 from cfcore.generator import Effect, Generator, Parents
-from cfcore.graph import CausalGraph
+from cfcore.graph import CausalGraph, Variable
+from cfcore.patients import Patients
 from cfcore.predictor import Predictor
-from cfscm.networks import Reader
-from cfscm.soundness.baselines import FreshDetector, Identity, WithoutResidual
+from cfscm.networks import ImageNetwork
+from cfscm.soundness.baselines import Derived, Identity, without_residual
 from cfscm.soundness.distances import agreement, image_distances, shift, signal_to_noise
 from cfscm.soundness.leak import leak, noise_features
 from cfscm.soundness.worlds import (
     AXIOMS,
     OBSERVED,
     Batch,
+    Drawn,
     Interventions,
     Key,
     Plan,
-    World,
     comparisons,
     draw,
 )
 
-LOOKED_UP = ("reversibility", "commutativity", "leak")
-"""Axioms for which fresh detector noise is no floor: an oracle looks up the old noise."""
+_LOOKED_UP = ("reversibility", "commutativity", "leak")
+"""Axioms for which fresh noise is no floor: an oracle looks up the old noise."""
 
-COLUMNS = ["axiom", "intervention", "effect", "measure", "classifier"]
+_COLUMNS = ["axiom", "intervention", "effect", "measure", "classifier"]
+
+Row = tuple[str, str, str, str, str]
+"""What a row of the table is about, in the order of its first columns."""
 
 
 def interventions_of(
-    pa: Parents,
-    names: Sequence[str] = ("sex", "race", "age", "effusion"),
-    *,
-    graph: CausalGraph = CHEST,
-    seed: int = 0,
+    pa: Parents, names: Sequence[str] | None = None, *, graph: CausalGraph, seed: int = 0
 ) -> Interventions:
     """One intervention on each variable, which gives every patient another value.
 
@@ -51,7 +48,7 @@ def interventions_of(
 
     Args:
         pa: The observed parents, each of shape (N,).
-        names: The variables.
+        names: The variables; by default all that the graph has too.
         graph: The graph.
         seed: The seed of the draws.
 
@@ -59,35 +56,36 @@ def interventions_of(
         The values by intervention and variable, each of shape (N,).
 
     Example:
-        >>> interventions_of({"sex": torch.tensor([0.0, 1.0])}, ["sex"])
+        >>> graph = CausalGraph([Variable("sex", "binary")])
+        >>> interventions_of({"sex": torch.tensor([0.0, 1.0])}, graph=graph)
         {'sex': {'sex': tensor([1., 0.])}}
     """
     rng, made = torch.Generator().manual_seed(seed), {}
-    for name in names:
+    for name in [name for name in graph if name in pa] if names is None else names:
         own, variable = pa[name].cpu(), graph[name]
         if variable.kind == "continuous":
             other = own[torch.randperm(len(own), generator=rng).roll(1)]
         else:
             count = len(variable.values)
-            step = torch.randint(1, count, own.shape, generator=rng)
-            other = (own + step) % count
+            other = (own + torch.randint(1, count, own.shape, generator=rng)) % count
         made[name] = {name: other.to(pa[name])}
     return made
 
 
 def soundness(
     generator: Generator,
-    data: Dataset,
+    data: Patients,
     *,
-    classifiers: Mapping[str, Reader],
+    graph: CausalGraph,
+    classifiers: Mapping[str, ImageNetwork],
     audited: Mapping[str, Predictor],
     truth: Generator | None = None,
-    interventions: Interventions | None = None,
+    floor: Generator | None = None,
+    interventions: Interventions | Sequence[str] | None = None,
     axioms: Sequence[str] = AXIOMS,
     effects: Sequence[Effect] = ("direct", "total"),
     repeats: Sequence[int] = (1, 3),
     beside: Sequence[str] = ("identity", "oracle", "floor"),
-    graph: CausalGraph = CHEST,
     seed: int = 0,
     batch: int = 32,
     device: torch.device | str = "cpu",
@@ -115,166 +113,186 @@ def soundness(
 
     Args:
         generator: The generator on trial.
-        data: The patients, with all parents.
-        classifiers: Independent readers of the parents, by name; several may read the same.
+        data: The patients; all parents of the graph that they have are known.
+        graph: The graph.
+        classifiers: Independent predictors of the parents, by name; several may read the same.
         audited: The predictors whose scores matter, by name.
         truth: The generator of true counterfactuals, where they are known.
-        interventions: What to try; :func:`interventions_of` by default.
+        floor: The truth with everything drawn anew that no generator can be asked to know.
+        interventions: What to try, or the variables for :func:`interventions_of`; by default all.
         axioms: Which axioms to try.
         effects: Which effects the interventions have.
         repeats: After how many null interventions to look.
         beside: What the generator is compared with; fewer columns take less time.
-        graph: The graph.
         seed: The seed of interventions and probes.
         batch: Patients at once.
         device: Where to compute; networks are there already.
 
     Returns:
         One row for each measure: ``axiom, intervention, effect, measure, classifier``, the
-        ``value``, the same measure of ``identity`` (change nothing), of the ``oracle`` and of
-        the ``floor`` (the truth behind fresh detector noise); NaN where there is none.
+        ``value``, the same measure of ``identity`` (change nothing), of the ``oracle`` (the
+        truth) and of the ``floor``; NaN where there is none.
     """
     pa = data.parents
-    missing = [name for name, values in pa.items() if values.isnan().any()]
+    missing = [name for name in graph if name in pa and pa[name].isnan().any()]
     if missing or not len(data):
         raise InputError(f"soundness needs patients of whom all is known, not missing {missing}")
-    plan = Plan(axioms, effects, repeats)
     if truth is None and set(axioms) <= {"faithfulness"}:
         raise InputError("there is nothing to measure: faithfulness needs the truth")
-    do = interventions_of(pa, graph=graph, seed=seed) if interventions is None else interventions
-    trial = _Trial(data, do, classifiers, audited, truth, graph, seed, batch, torch.device(device))
+    plan = Plan(axioms, effects, repeats)
+    if not isinstance(interventions, Mapping):
+        interventions = interventions_of(pa, interventions, graph=graph, seed=seed)
 
-    columns = {"value": generator, "identity": Identity(generator if truth is None else truth)}
-    if truth is not None:
-        columns["oracle"] = truth
-    if isinstance(truth, Oracle):
-        columns["floor"] = FreshDetector(truth)
-    columns = {name: one for name, one in columns.items() if name in ("value", *beside)}
-    plans = {"floor": replace(plan, axioms=[axiom for axiom in axioms if axiom not in LOOKED_UP])}
-    found = {
-        column: pd.Series(trial.measure(one, plans.get(column, plan)), dtype="float64")
-        for column, one in columns.items()
-    }
-    table = pd.DataFrame(found, index=found["value"].index)
-    table = table.reindex(columns=["value", "identity", "oracle", "floor"])
+    def batches(size: int = batch) -> Iterator[Batch]:
+        return _batches(data, interventions, size, torch.device(device))
+
+    def measure(one: Generator, plan: Plan) -> dict[Row, float]:
+        gaps, read, leaves = _observe(one, truth, batches(), plan, classifiers, audited)
+        variables = {name: network.variable for name, network in classifiers.items()}
+        readings = _readings(read, variables, interventions, plan)
+        return _distances(gaps) | readings | _leaks(leaves, pa, graph, seed)
+
+    others = {"identity": Identity(generator if truth is None else truth)}
+    others |= {"oracle": truth, "floor": floor}
+    plans = {"floor": replace(plan, axioms=[axiom for axiom in axioms if axiom not in _LOOKED_UP])}
+    found = {"value": measure(generator, plan)}
+    for column, one in others.items():
+        if column in beside and one is not None:
+            found[column] = measure(one, plans.get(column, plan))
+    table = pd.DataFrame(
+        {column: pd.Series(values, dtype="float64") for column, values in found.items()},
+        index=pd.Series(found["value"], dtype="float64").index,
+    ).reindex(columns=["value", "identity", "oracle", "floor"])
     again = [axiom for axiom in ("composition", "reversibility") if axiom in axioms]
-    if again and trial.has_residual(generator):
-        bare = trial.measure(WithoutResidual(generator), replace(plan, axioms=again))
+    if again and _has_residual(generator, next(batches(1))):
+        bare = measure(Derived(generator, without_residual), replace(plan, axioms=again))
         twin = table.loc[list(bare)].assign(value=pd.Series(bare))
         table = pd.concat([table, twin.rename(lambda axiom: f"{axiom} without residual", level=0)])
-    return table.rename_axis(COLUMNS).reset_index()
+    return table.rename_axis(_COLUMNS).reset_index()
 
 
-class _Trial:
-    """What is the same for all generators that are tried."""
-
-    def __init__(
-        self,
-        data: Dataset,
-        interventions: Interventions,
-        classifiers: Mapping[str, Reader],
-        audited: Mapping[str, Predictor],
-        truth: Generator | None,
-        graph: CausalGraph,
-        seed: int,
-        size: int,
-        device: torch.device,
-    ) -> None:
-        self.data, self.interventions, self.truth = data, interventions, truth
-        self.classifiers, self.audited, self.graph = classifiers, audited, graph
-        self.seed, self.size, self.device = seed, size, device
-
-    def batches(self, size: int | None = None) -> Iterator[Batch]:
-        index = self.data.index
-        for rows, x, pa in self.data.batches(size or self.size):
-            yield Batch(
-                x.to(self.device),
-                {name: values.to(self.device) for name, values in pa.items()},
-                index[rows].to(self.device),
-                {
-                    label: {name: values[rows].to(self.device) for name, values in do.items()}
-                    for label, do in self.interventions.items()
-                },
-            )
-
-    @torch.inference_mode()
-    def has_residual(self, generator: Generator) -> bool:
-        """Whether the noise of the generator has a leaf ``residual``."""
-        one = next(self.batches(1))
-        noise = generator.abduct(one.x, one.pa, index=one.index)
-        return isinstance(noise, Mapping) and "residual" in noise
-
-    @torch.inference_mode()
-    def measure(self, generator: Generator, plan: Plan) -> dict[tuple[str, ...], float]:
-        """All measures of one generator, from what is kept of all patients."""
-        kept: dict[tuple, list[Tensor]] = defaultdict(list)
-        for batch in self.batches():
-            noise = generator.abduct(batch.x, batch.pa, index=batch.index)
-            worlds = draw(generator, self.truth, batch, plan, noise)
-            for label, values in self.observe(worlds, plan, noise).items():
-                kept[label].append(values.cpu())
-        whole = {label: torch.cat(parts) for label, parts in kept.items()}
-        return self.pairs(whole) | self.readings(whole, plan) | self.leaks(whole)
-
-    def observe(
-        self, worlds: Mapping[Key, World], plan: Plan, noise: object
-    ) -> dict[tuple, Tensor]:
-        """What is kept of the worlds of a batch: a few numbers for each patient."""
-        kept: dict[tuple, Tensor] = {}
-        scores = {
-            (key, name): predictor(world.x, world.pa).double().sigmoid()
-            for key, world in worlds.items()
-            for name, predictor in self.audited.items()
+def _batches(
+    data: Patients, interventions: Interventions, size: int, device: torch.device
+) -> Iterator[Batch]:
+    for rows, x, pa in data.batches(size):
+        own = {name: values.to(device) for name, values in pa.items()}
+        do = {
+            label: {name: values[rows].to(device) for name, values in given.items()}
+            for label, given in interventions.items()
         }
-        for label, (one, other) in comparisons(worlds, plan).items():
-            for measure, values in image_distances(worlds[one].x, worlds[other].x).items():
-                kept["pair", *label, measure, ""] = values
-            for name in self.audited:
-                gap = (scores[one, name] - scores[other, name]).abs()
-                kept["pair", *label, "score difference", name] = gap
-        if {"effectiveness", "amplification"} & set(plan.axioms):
-            for key, world in worlds.items():
-                if key.kind in ("observed", "counterfactual"):
-                    for name, reader in self.classifiers.items():
-                        kept["output", key, name] = reader(world.x, world.pa)
-                        kept["value", key, name] = world.pa[reader.variable.name]
-        if "leak" in plan.axioms:
-            leaves = noise_features(noise)
-            kept |= {("noise", number): leaf for number, leaf in enumerate(leaves)}
-        return kept
+        yield Batch(x.to(device), own, data.index[rows].to(device), do)
 
-    def pairs(self, whole: Mapping[tuple, Tensor]) -> dict[tuple[str, ...], float]:
-        found = {}
-        for (kind, *label), values in whole.items():
-            if kind == "pair" and label[3] == "MSE":
-                found[*label[:3], "PSNR", ""] = signal_to_noise(values).item()
-            elif kind == "pair":
-                found[tuple(label)] = values.mean().item()
-        return found
 
-    def readings(self, whole: Mapping[tuple, Tensor], plan: Plan) -> dict[tuple[str, ...], float]:
-        found = {}
-        for kind, *rest in whole:
-            if kind == "output" and rest[0] != OBSERVED:
-                key, name = rest
-                variable = self.classifiers[name].variable
-                hit = variable.name in self.interventions[key.intervention]
-                axiom = "effectiveness" if hit else "amplification"
-                out = whole["output", key, name]
-                measures = agreement(variable, out, whole["value", key, name])
-                measures["shift"] = shift(variable, out, whole["output", OBSERVED, name]).mean()
-                for measure, value in measures.items():
-                    if axiom in plan.axioms:
-                        found[axiom, *key[1:], measure, name] = float(value)
-        return found
+@torch.inference_mode()
+def _has_residual(generator: Generator, one: Batch) -> bool:
+    """Whether the noise of the generator has a leaf ``residual``."""
+    noise = generator.abduct(one.x, one.pa, index=one.index)
+    return isinstance(noise, Mapping) and "residual" in noise
 
-    def leaks(self, whole: Mapping[tuple, Tensor]) -> dict[tuple[str, ...], float]:
-        features = [values for (kind, *_), values in whole.items() if kind == "noise"]
-        if not features:
-            return {}
-        found = leak(features, self.data.parents, self.graph, seed=self.seed)
-        return {
-            ("leak", name, "", measure, "probe"): value
-            for name, measures in found.items()
-            for measure, value in measures.items()
-        }
+
+Read = dict[tuple[Key, str], Tensor]
+"""Numbers of each patient by world and classifier."""
+
+
+@torch.inference_mode()
+def _observe(
+    generator: Generator,
+    truth: Generator | None,
+    batches: Iterator[Batch],
+    plan: Plan,
+    classifiers: Mapping[str, ImageNetwork],
+    audited: Mapping[str, Predictor],
+) -> tuple[dict[Row, Tensor], tuple[Read, Read], dict[int, Tensor]]:
+    """What is kept of all patients, a few numbers for each, never an image.
+
+    Returns:
+        Distances between worlds by row of the table; the outputs of the classifiers and what they
+        should have read; and the features of the noise by leaf.
+    """
+    kept = tuple(defaultdict(list) for _ in range(4))
+    for batch in batches:
+        noise = generator.abduct(batch.x, batch.pa, index=batch.index)
+        worlds = draw(generator, truth, batch, plan, noise)
+        leaves = noise_features(noise) if "leak" in plan.axioms else ()
+        seen = (_gaps(worlds, plan, audited), *_read(worlds, plan, classifiers))
+        for parts, found in zip(kept, (*seen, dict(enumerate(leaves))), strict=True):
+            for label, values in found.items():
+                parts[label].append(values.cpu())
+    gaps, outputs, values, features = (
+        {label: torch.cat(values) for label, values in parts.items()} for parts in kept
+    )
+    return gaps, (outputs, values), features
+
+
+def _gaps(
+    worlds: Mapping[Key, Drawn], plan: Plan, audited: Mapping[str, Predictor]
+) -> dict[Row, Tensor]:
+    """Distances of images and of scores between the worlds that the axioms compare."""
+    scores = {
+        (key, name): predictor(world.x, world.pa).double().sigmoid()
+        for key, world in worlds.items()
+        for name, predictor in audited.items()
+    }
+    gaps = {}
+    for label, (one, other) in comparisons(worlds, plan).items():
+        for measure, values in image_distances(worlds[one].x, worlds[other].x).items():
+            gaps[*label, measure, ""] = values
+        for name in audited:
+            gaps[*label, "score difference", name] = (scores[one, name] - scores[other, name]).abs()
+    return gaps
+
+
+def _read(
+    worlds: Mapping[Key, Drawn], plan: Plan, classifiers: Mapping[str, ImageNetwork]
+) -> tuple[Read, Read]:
+    """The outputs of the classifiers, and the values that they should have read."""
+    outputs, values = {}, {}
+    if {"effectiveness", "amplification"} & set(plan.axioms):
+        for key, world in worlds.items():
+            if key.kind in ("observed", "counterfactual"):
+                for name, network in classifiers.items():
+                    outputs[key, name] = network(world.x, world.pa)
+                    values[key, name] = world.pa[network.variable.name]
+    return outputs, values
+
+
+def _distances(gaps: Mapping[Row, Tensor]) -> dict[Row, float]:
+    found = {}
+    for (*label, measure, name), values in gaps.items():
+        if measure == "MSE":
+            found[*label, "PSNR", name] = signal_to_noise(values).item()
+        else:
+            found[*label, measure, name] = values.mean().item()
+    return found
+
+
+def _readings(
+    read: tuple[Read, Read],
+    variables: Mapping[str, Variable],
+    interventions: Interventions,
+    plan: Plan,
+) -> dict[Row, float]:
+    found, (outputs, values) = {}, read
+    for (key, name), out in outputs.items():
+        if key == OBSERVED:
+            continue
+        variable = variables[name]
+        hit = variable.name in interventions[key.intervention]
+        axiom = "effectiveness" if hit else "amplification"
+        if axiom in plan.axioms:
+            measures = agreement(variable, out, values[key, name])
+            measures["shift"] = shift(variable, out, outputs[OBSERVED, name]).mean().item()
+            for measure, value in measures.items():
+                found[axiom, key.intervention, key.effect, measure, name] = value
+    return found
+
+
+def _leaks(
+    leaves: Mapping[int, Tensor], pa: Parents, graph: CausalGraph, seed: int
+) -> dict[Row, float]:
+    found = leak(list(leaves.values()), pa, graph, seed=seed) if leaves else {}
+    return {
+        ("leak", name, "", measure, "probe"): value
+        for name, measures in found.items()
+        for measure, value in measures.items()
+    }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from cfcore.checks import InputError
-from cfcore.generator import Effect, Generator, Noise, Parents, act
+from cfcore.generator import Effect, Generator, Noise, Parents, act, counterfactuals
 
 AXIOMS = (
     "composition",
@@ -33,14 +33,22 @@ class Key(NamedTuple):
     effect: str = ""
 
 
-class World(NamedTuple):
-    """Images, shape (B, 1, H, W), and their parents."""
+class Drawn(NamedTuple):
+    """What a world shows: images, shape (B, 1, H, W), and their parents."""
 
     x: Tensor
     pa: Parents
 
 
 OBSERVED = Key("observed")
+
+_COMPARED = {
+    "null": ("composition", "observed"),
+    "reversed": ("reversibility", "observed"),
+    "counterfactual": ("minimality", "observed"),
+    "truth": ("faithfulness", "counterfactual"),
+}
+"""By kind of world: the axiom that it tries, and the kind of the world beside it."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +78,9 @@ class Plan:
         repeats: After how many null interventions to look.
     """
 
-    axioms: Sequence[str] = AXIOMS
-    effects: Sequence[Effect] = ("direct", "total")
-    repeats: Sequence[int] = (1, 3)
+    axioms: Sequence[str]
+    effects: Sequence[Effect]
+    repeats: Sequence[int]
 
     def __post_init__(self) -> None:
         unknown = [axiom for axiom in self.axioms if axiom not in AXIOMS]
@@ -82,7 +90,7 @@ class Plan:
 
 def draw(
     generator: Generator, truth: Generator | None, batch: Batch, plan: Plan, noise: Noise
-) -> dict[Key, World]:
+) -> dict[Key, Drawn]:
     """Draws all worlds that the plan needs.
 
     Args:
@@ -95,59 +103,63 @@ def draw(
     Returns:
         The worlds by key, the observed one first.
     """
-    worlds = {OBSERVED: World(batch.x, batch.pa)}
+    worlds = {OBSERVED: Drawn(batch.x, batch.pa)}
     if "composition" in plan.axioms:
-        worlds |= null_worlds(generator, batch, plan.repeats)
+        worlds |= _null_worlds(generator, batch, plan.repeats)
     if set(plan.axioms) - {"composition", "leak"}:
-        cf = counterfactuals(generator, batch, plan.effects, noise, "counterfactual")
+        cf = _intervened(generator, batch, plan.effects, noise, "counterfactual")
         worlds |= cf
         if "reversibility" in plan.axioms:
-            worlds |= reversed_worlds(generator, batch, cf)
+            worlds |= _reversed_worlds(generator, batch, cf)
         if "commutativity" in plan.axioms:
-            worlds |= ordered_worlds(generator, batch, noise)
+            worlds |= _ordered_worlds(generator, batch, noise)
     if "faithfulness" in plan.axioms and truth is not None:
         own = truth.abduct(batch.x, batch.pa, index=batch.index)
-        worlds |= counterfactuals(truth, batch, plan.effects, own, "truth")
+        worlds |= _intervened(truth, batch, plan.effects, own, "truth")
     return worlds
 
 
-def null_worlds(generator: Generator, batch: Batch, repeats: Sequence[int]) -> dict[Key, World]:
+def _null_worlds(generator: Generator, batch: Batch, repeats: Sequence[int]) -> dict[Key, Drawn]:
     """Abducts and predicts with the same parents, again and again."""
     worlds, x = {}, batch.x
     for times in range(1, max(repeats) + 1):
-        noise = generator.abduct(x, batch.pa, index=batch.index)
-        x = generator.predict(noise, batch.pa)
+        x = counterfactuals(generator, x, batch.pa, {}, index=batch.index)
         if times in repeats:
-            worlds[Key("null", f"null x {times}", "direct")] = World(x, batch.pa)
+            worlds[Key("null", f"null x {times}", "direct")] = Drawn(x, batch.pa)
     return worlds
 
 
-def counterfactuals(
+def _intervened(
     generator: Generator, batch: Batch, effects: Sequence[Effect], noise: Noise, kind: str
-) -> dict[Key, World]:
-    """The counterfactuals under each intervention and effect."""
-    worlds = {}
-    for label, do in batch.interventions.items():
-        for effect in effects:
-            pa = act(generator, batch.pa, do, effect)
-            worlds[Key(kind, label, effect)] = World(generator.predict(noise, pa), pa)
-    return worlds
+) -> dict[Key, Drawn]:
+    """The counterfactuals under each intervention and effect, all from the same noise."""
+    return {
+        Key(kind, label, effect): _drawn(generator, noise, batch.pa, do, effect)
+        for label, do in batch.interventions.items()
+        for effect in effects
+    }
 
 
-def reversed_worlds(
-    generator: Generator, batch: Batch, cf: Mapping[Key, World]
-) -> dict[Key, World]:
+def _drawn(
+    generator: Generator, noise: Noise, pa: Parents, do: Parents, effect: Effect = "direct"
+) -> Drawn:
+    acted = act(generator, pa, do, effect)
+    return Drawn(generator.predict(noise, acted), acted)
+
+
+def _reversed_worlds(
+    generator: Generator, batch: Batch, cf: Mapping[Key, Drawn]
+) -> dict[Key, Drawn]:
     """The counterfactuals of the counterfactuals, back to each patient's own values."""
     worlds = {}
     for key, there in cf.items():
         noise = generator.abduct(there.x, there.pa, index=batch.index)
         own = {name: batch.pa[name] for name in batch.interventions[key.intervention]}
-        pa = act(generator, there.pa, own, key.effect)
-        worlds[key._replace(kind="reversed")] = World(generator.predict(noise, pa), pa)
+        worlds[key._replace(kind="reversed")] = _drawn(generator, noise, there.pa, own, key.effect)
     return worlds
 
 
-def ordered_worlds(generator: Generator, batch: Batch, noise: Noise) -> dict[Key, World]:
+def _ordered_worlds(generator: Generator, batch: Batch, noise: Noise) -> dict[Key, Drawn]:
     """One intervention after the other, in both orders, by the direct effect.
 
     By the total effect, an intervention undoes an earlier one on its descendants: the order then
@@ -155,28 +167,21 @@ def ordered_worlds(generator: Generator, batch: Batch, noise: Noise) -> dict[Key
     """
     worlds = {}
     for one, first in batch.interventions.items():
-        there = act(generator, batch.pa, first, "direct")
-        then = generator.abduct(generator.predict(noise, there), there, index=batch.index)
+        there = _drawn(generator, noise, batch.pa, first)
+        then = generator.abduct(there.x, there.pa, index=batch.index)
         for other, second in batch.interventions.items():
             if set(first).isdisjoint(second):
-                pa = act(generator, there, second, "direct")
                 key = Key("ordered", f"{one}, {other}", "direct")
-                worlds[key] = World(generator.predict(then, pa), pa)
+                worlds[key] = _drawn(generator, then, there.pa, second)
     return worlds
 
 
-def comparisons(worlds: Mapping[Key, World], plan: Plan) -> dict[tuple[str, str, str], list[Key]]:
+def comparisons(worlds: Mapping[Key, Drawn], plan: Plan) -> dict[tuple[str, str, str], list[Key]]:
     """Which two worlds each axiom compares: (axiom, intervention, effect) to two keys."""
-    rules = {
-        "null": ("composition", "observed"),
-        "reversed": ("reversibility", "observed"),
-        "counterfactual": ("minimality", "observed"),
-        "truth": ("faithfulness", "counterfactual"),
-    }
     pairs = {}
     for key in worlds:
-        if key.kind in rules:
-            axiom, kind = rules[key.kind]
+        if key.kind in _COMPARED:
+            axiom, kind = _COMPARED[key.kind]
             other = OBSERVED if kind == "observed" else key._replace(kind=kind)
             pairs[axiom, key.intervention, key.effect] = [key, other]
         elif key.kind == "ordered":

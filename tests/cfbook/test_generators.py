@@ -15,8 +15,8 @@ from cfbook.study.generators import GeneratorRecipe
 from cfbook.study.runs import Member, Run
 from cfcore.checks import InputError
 from cfcore.cli import main
-from cfscm.fitting import FittingConfig, shifted
-from cfscm.networks import read_manifest
+from cfscm.training import FittingConfig, shifted
+from cfscm.weights import read_manifest
 
 SMOKE = recipes.preset("smoke", trainings=1)
 RECIPE = GeneratorRecipe(SMOKE)

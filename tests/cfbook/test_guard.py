@@ -24,6 +24,7 @@ from safetensors.torch import save
 
 from cfbook.production.notebooks import run
 from cfchest.data import load_mimic
+from cfchest.graph import CHEST
 from cfcore.cli import main
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
@@ -73,7 +74,7 @@ class Leak:
         self.predictions = marginalise(Same(), readers, data, grid)["mean"]
         self.artefact = self.predictions.save(folder / "mean.safetensors").read_bytes()
         self.weights = folder / "weights.safetensors"
-        reader = build(PredictorConfig(width=4), seed=0)
+        reader = build(PredictorConfig("effusion", width=4), graph=CHEST, seed=0)
         save_weights(reader, self.weights, seed=0, notes=marked(["mimic"]))
 
     def cells(self, name: str = "notebook") -> nbformat.NotebookNode:

@@ -10,10 +10,10 @@ from cfbook.study import label_free, recipes
 from cfbook.study.generators import GeneratorRecipe, untrained
 from cfbook.study.learned import ESTIMATES, RESULTS
 from cfbook.study.statistics import KEYS
-from cfchest.graph import paper_grid
+from cfchest.graph import CHEST, paper_grid
 from cfcore.cli import main
 from cfcore.marginalise import marginalise
-from cfscm.networks import PredictorConfig, Reader, build
+from cfscm.networks import ImageNetwork, PredictorConfig, build
 
 SMOKE = recipes.preset("smoke", trainings=1)
 
@@ -23,8 +23,8 @@ def test_a_guess_stands_in_for_the_label_and_the_label_is_not_used() -> None:
     hidden = data.select(data.table.assign(effusion=torch.nan))
     guessed = data.select(data.table.assign(effusion=1.0))
     model = untrained(GeneratorRecipe(SMOKE))
-    guessing = label_free.Guessing(model, lambda x: torch.ones(len(x)))
-    reader = {"g": build(PredictorConfig(width=8), seed=0).eval()}
+    guessing = label_free.Guessing(model, guess=lambda x: torch.ones(len(x)))
+    reader = {"g": build(PredictorConfig("effusion", width=8), graph=CHEST, seed=0).eval()}
 
     def said(generator: object, rows: object) -> torch.Tensor:
         return marginalise(generator, reader, rows, paper_grid())["g"].logit_cf
@@ -35,8 +35,8 @@ def test_a_guess_stands_in_for_the_label_and_the_label_is_not_used() -> None:
     assert label_free.share_right(guessing, hidden, data) == data.table.effusion.mean()
 
 
-def untrained_reader(recipe: recipes.Recipe) -> Reader:
-    return build(recipe.preset.network, seed=0).eval()
+def untrained_reader(recipe: recipes.Recipe) -> ImageNetwork:
+    return build(recipe.preset.network, graph=CHEST, seed=0).eval()
 
 
 def test_the_table_keeps_other_presets_and_shows_all_sources(

@@ -21,8 +21,8 @@ from cfcore.checks import InputError
 from cfcore.cli import main
 from cfscm.consistency import ConsistencyConfig, Consistent, disagreement, intervention
 from cfscm.model import DeepSCM
-from cfscm.networks import read_manifest
 from cfscm.semisupervised import pack
+from cfscm.weights import read_manifest
 
 SMOKE = recipes.preset("smoke", trainings=1)
 RECIPE = PartialRecipe(SMOKE)

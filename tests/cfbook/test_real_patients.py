@@ -20,8 +20,9 @@ from cfchest.folders import Folders, check_given, identity, radiographs
 from cfcore import InputError
 from cfcore.cli import main
 from cfcore.predictions import Predictions
-from cfscm.networks import PredictorConfig, Reader, read_manifest
+from cfscm.networks import ImageNetwork, PredictorConfig
 from cfscm.training import TrainingConfig, outputs
+from cfscm.weights import read_manifest
 
 DEMOGRAPHICS = "CHEXPERT DEMO.xlsx"
 AGES = (30, 50, 80)
@@ -80,7 +81,7 @@ def tiny(
             train=3,
             validation=1,
             test=4,
-            network=PredictorConfig(width=4),
+            network=PredictorConfig("effusion", width=4),
             training=TrainingConfig(epochs=1, batch=16),
             folders=folders,
         )
@@ -169,7 +170,7 @@ def test_training_reads_real_images_from_one_file_when_it_needs_them(
 ) -> None:
     seen = {}
 
-    def record(reader: Reader, images: Dataset, target: Tensor, **options: object) -> list:
+    def record(reader: ImageNetwork, images: Dataset, target: Tensor, **options: object) -> list:
         seen.update(options, images=images, target=target)
         return []
 

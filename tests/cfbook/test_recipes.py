@@ -23,10 +23,12 @@ from cfbook.study.recipes import (
 )
 from cfchest.cohorts import assert_disjoint, drop_age
 from cfchest.data import from_phantom
+from cfchest.graph import CHEST
 from cfchest.phantom import COEFFICIENTS, HOSPITALS, Phantom
 from cfcore import InputError
-from cfscm.networks import Reader, build, read_manifest, save
+from cfscm.networks import ImageNetwork, build, save
 from cfscm.training import TrainingConfig, outputs
+from cfscm.weights import read_manifest
 
 TINY = preset("smoke", train=160, validation=60, test=60, training=TrainingConfig(epochs=1))
 
@@ -164,7 +166,7 @@ def test_training_sees_the_training_part_stops_on_validation_and_uses_the_seed(
 ) -> None:
     seen = {}
 
-    def record(reader: Reader, images: Tensor, target: Tensor, **options: object) -> list:
+    def record(reader: ImageNetwork, images: Tensor, target: Tensor, **options: object) -> list:
         seen.update(options, images=images, target=target, weights=reader.state_dict())
         return []
 
@@ -178,7 +180,7 @@ def test_training_sees_the_training_part_stops_on_validation_and_uses_the_seed(
     assert torch.equal(seen["validation"][0], data["validation"][:])
     assert torch.equal(seen["target"], kept.parents["effusion"])
     assert seen["seed"] == 3
-    fresh = build(TINY.network, seed=3).state_dict()
+    fresh = build(TINY.network, graph=CHEST, seed=3).state_dict()
     assert all(torch.equal(seen["weights"][name], value) for name, value in fresh.items())
 
 
@@ -196,7 +198,7 @@ def test_committed_predictors_come_first_and_must_be_whole(tmp_path: Path) -> No
     recipe = Recipe(TINY)
     committed, cache = tmp_path / "committed", tmp_path / "cache"
     first = obtain(recipe, committed=tmp_path / "none", cache=committed)
-    other = build(TINY.network, seed=9)
+    other = build(TINY.network, graph=CHEST, seed=9)
     save(other, cache / recipe.file, seed=9)
 
     found = obtain(recipe, committed=committed, cache=cache)

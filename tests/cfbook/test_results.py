@@ -16,12 +16,13 @@ from cfbook.study.design import criterion, read_design, reported
 from cfbook.study.learned import learned_studies
 from cfbook.study.runs import Member, Run, all_runs
 from cfbook.study.statistics import study, study_run
-from cfchest.graph import paper_grid
+from cfchest.graph import CHEST, paper_grid
+from cfchest.phantom.equations import fresh_detector
 from cfcore.checks import InputError
 from cfcore.marginalise import marginalise
-from cfscm.fitting import FittingConfig
 from cfscm.soundness import soundness
-from cfscm.training import TrainingConfig
+from cfscm.soundness.baselines import Derived
+from cfscm.training import FittingConfig, TrainingConfig
 
 QUICK = recipes.preset(
     "smoke",
@@ -208,7 +209,10 @@ def test_committed_weights_reproduce_the_committed_soundness() -> None:
         recipes.parts("C", book)["test"].take(range(300)),
         classifiers=readers,
         audited={"basic": recipes.obtain(recipes.Recipe(book)), "strong": readers["effusion"]},
+        graph=CHEST,
         truth=recipes.patients("C", book).oracle,
+        floor=Derived(recipes.patients("C", book).oracle, fresh_detector),
+        interventions=results.TRIED,
         axioms=["faithfulness", "effectiveness"],
         effects=["direct"],
     )

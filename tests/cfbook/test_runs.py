@@ -14,7 +14,7 @@ from cfcore.bundle import load_bundle
 from cfcore.checks import InputError
 from cfcore.cli import main
 from cfscm import training
-from cfscm.networks import read_manifest
+from cfscm.weights import read_manifest
 
 SMOKE = recipes.preset("smoke", training=training.TrainingConfig(epochs=1), trainings=1)
 RUN = Run(SMOKE, "C->C", "shares-sex")

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from cfbook.study.recipes import COMMITTED, Recipe, parts, patients, preset
 from cfchest.data import Dataset
+from cfchest.graph import CHEST
 from cfchest.phantom import Cohort, Phantom
 from cfcore.metrics import auc
-from cfscm.networks import Reader, load
+from cfscm.networks import ImageNetwork, load
 from cfscm.training import outputs
 
 FROZEN = Path(__file__).parents[2] / "data" / "phantom" / "frozen.safetensors"
@@ -32,8 +33,8 @@ def test_patients_look_as_they_did(hospital: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def reader() -> Reader:
-    return load(COMMITTED / Recipe(BOOK).file)
+def reader() -> ImageNetwork:
+    return load(COMMITTED / Recipe(BOOK).file, graph=CHEST)
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +43,13 @@ def test_part() -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def score(reader: Reader, test_part: Dataset) -> Tensor:
+def score(reader: ImageNetwork, test_part: Dataset) -> Tensor:
     return outputs(reader, test_part[:]).sigmoid()
 
 
-def counterfactual(reader: Reader, data: Dataset, do: dict, noise: dict | None = None) -> Tensor:
+def counterfactual(
+    reader: ImageNetwork, data: Dataset, do: dict, noise: dict | None = None
+) -> Tensor:
     """Scores of the true counterfactuals, perhaps under other noise."""
     cohort: Cohort = patients("C", BOOK)
     pa = data.parents
@@ -63,7 +66,7 @@ def test_effusion_is_as_difficult_as_intended(score: Tensor, test_part: Dataset)
 
 
 def test_detector_noise_matters_little_beside_sex_and_age(
-    reader: Reader, score: Tensor, test_part: Dataset
+    reader: ImageNetwork, score: Tensor, test_part: Dataset
 ) -> None:
     cohort, pa = patients("C", BOOK), test_part.parents
     index = torch.tensor(test_part.table.image.to_numpy())

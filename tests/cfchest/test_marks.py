@@ -13,6 +13,7 @@ from tiny import notebook
 
 from cfbook.production.notebooks import run
 from cfchest.data import Dataset, from_phantom, load_chexpert, load_mimic, load_nih, load_table
+from cfchest.graph import CHEST
 from cfchest.offsets import offset
 from cfchest.phantom import Phantom
 from cfcore import InputError
@@ -23,7 +24,8 @@ from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
 from cfcore.marks import check_place, marked, sources_in, tracked
 from cfcore.predictions import Predictions
-from cfscm.networks import PredictorConfig, build, load, read_manifest, save
+from cfscm.networks import PredictorConfig, build, load, save
+from cfscm.weights import read_manifest
 
 PARAMETERS = 'where: str = ""  # a folder\ndata: dict = {}  # folders by name'
 LOADS = "from cfchest.data import load_chexpert\ncohort = load_chexpert(where)"
@@ -103,14 +105,17 @@ def test_the_mark_travels_from_data_to_predictions_bundles_and_offsets(tmp_path:
 
 
 def test_weights_carry_the_mark_apart_from_their_manifest_and_load_as_ever(tmp_path: Path) -> None:
-    reader = build(PredictorConfig(width=4), seed=0)
+    reader = build(PredictorConfig("effusion", width=4), graph=CHEST, seed=0)
     save(reader, tmp_path / "real.safetensors", seed=0, notes=marked(["mimic"]))
     save(reader, tmp_path / "phantom.safetensors", seed=0)
 
     assert sources_in((tmp_path / "real.safetensors").read_bytes()) == ["mimic"]
     assert sources_in((tmp_path / "real.json").read_bytes()) == ["mimic"]
     assert read_manifest(tmp_path / "real.safetensors")["notes"] == marked(["mimic"])
-    states = [load(tmp_path / f"{name}.safetensors").state_dict() for name in ("real", "phantom")]
+    states = [
+        load(tmp_path / f"{name}.safetensors", graph=CHEST).state_dict()
+        for name in ("real", "phantom")
+    ]
     assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
     with safe_open(tmp_path / "phantom.safetensors", framework="pt") as file:
         assert not file.metadata()

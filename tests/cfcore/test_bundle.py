@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cfchest.data import from_phantom
+from cfchest.graph import CHEST
 from cfchest.offsets import LogitOffset, offset
 from cfchest.phantom import Phantom
 from cfcore.bundle import load_bundle, save_bundle
@@ -21,7 +22,7 @@ from cfscm.networks import PredictorConfig, build
 def found() -> dict[str, Predictions]:
     """A network and its offsets, really marginalised over a few patients of the phantom."""
     cohort = Phantom(32).sample(12, hospital="C", seed=2027)
-    base = build(PredictorConfig(width=8), seed=0).eval()
+    base = build(PredictorConfig("effusion", width=8), graph=CHEST, seed=0).eval()
     readers = {"base": base, "+0.5": LogitOffset(base, 0.5), "+2": LogitOffset(base, 2.0)}
     grid = Grid.product({"sex": [0, 1], "age": [30, 60]})
     return marginalise(cohort.oracle, readers, from_phantom(cohort), grid)

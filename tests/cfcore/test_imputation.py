@@ -7,6 +7,7 @@ import torch
 
 from cfchest.cohorts import mask_labels
 from cfchest.data import Dataset, from_phantom
+from cfchest.graph import CHEST
 from cfchest.phantom import Phantom
 from cfcore.checks import InputError
 from cfcore.interventions import Grid
@@ -27,7 +28,7 @@ def model(*, imputing: bool) -> DeepSCM:
         torch.manual_seed(0)
         image = ImageMechanism(ImageConfig(size=32, widths=(8, 8), latents=(0, 0), code=4))
         inference = InferenceConfig(width=4) if imputing else None
-        return DeepSCM(image, inference=inference).eval()
+        return DeepSCM(image, graph=CHEST, target="effusion", inference=inference).eval()
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from cfscm.networks import PredictorConfig, build
 
 COHORT = Phantom(16).sample(37, hospital="C", seed=2027)
 GRID = Grid.product({"sex": [0, 1], "age": [20, 55, 90]}).weighted([0.1, 0.1, 0.2, 0.2, 0.2, 0.2])
-READER = build(PredictorConfig(width=4), seed=0).eval()
+READER = build(PredictorConfig("effusion", width=4), graph=CHEST, seed=0).eval()
 PREDICTORS = {"basic": READER, "logit": LogitOffset(READER, 1.0)}
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cfbook.job import imported
 from cfchest.data import Dataset
+from cfchest.graph import CHEST
 from cfchest.offsets import LogitOffset
 from cfcore import InputError
 from cfcore.generator import Parents
@@ -209,7 +210,7 @@ def test_data_and_grid_are_what_they_are_called(name: str, value: object, data: 
 def test_a_predictor_of_another_variable_is_refused_unless_its_labels_are_passed(
     data: Dataset,
 ) -> None:
-    reader = build(PredictorConfig("sex"), seed=0).eval()
+    reader = build(PredictorConfig("sex"), graph=CHEST, seed=0).eval()
 
     def saying(x: Tensor, pa: Parents) -> Tensor:
         return logit(x, pa)

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from cfcore.checks import InputError
-from cfscm.fitting import FittingConfig, Progress, State, fit
 from cfscm.image import ImageConfig, ImageMechanism
-from cfscm.objective import Bounded, Labelled
+from cfscm.semisupervised import Labelled
+from cfscm.training import FittingConfig, Loop, Progress, _rows, fit
 
 CONFIG = FittingConfig(steps=12, batch=4, warmup=2, report=4)
+OPTIONS = {"objective": Labelled(), "config": CONFIG, "seed": 0}
 
 
 def mechanism() -> ImageMechanism:
@@ -35,7 +36,7 @@ def weights(image: ImageMechanism) -> Tensor:
 
 def run(data: tuple[Tensor, Tensor], **options: object) -> tuple[Tensor, list[Progress]]:
     image = mechanism()
-    seen = list(fit(image, *data, **{"seed": 0, "config": CONFIG, **options}))
+    seen = list(fit(image, *data, **{**OPTIONS, **options}))
     return weights(image), seen
 
 
@@ -62,7 +63,7 @@ def test_a_killed_run_ends_where_it_would_have(
 ) -> None:
     whole, seen = run(data)
     path = tmp_path / "state.safetensors"
-    killed = fit(mechanism(), *data, seed=0, config=CONFIG, checkpoint=path)
+    killed = fit(mechanism(), *data, **OPTIONS, checkpoint=path)
     for _ in range(stop):
         next(killed)
     del killed
@@ -95,31 +96,39 @@ def test_a_checkpoint_of_another_run_is_refused(
 
 def test_a_loss_that_is_not_finite_stops_and_is_named(data: tuple[Tensor, Tensor]) -> None:
     def failing(
-        image: Bounded, x: Tensor, c: Tensor, done: float, rng: torch.Generator
+        image: ImageMechanism, x: Tensor, c: Tensor, done: float, rng: torch.Generator
     ) -> Mapping[str, Tensor]:
         terms = Labelled()(image, x, c, done, rng)
         return terms | {"divergence": terms["divergence"] * (torch.nan if done >= 0.5 else 1)}
 
-    with pytest.raises(FloatingPointError, match="'divergence' of the loss is nan at step 7"):
+    with pytest.raises(FloatingPointError, match="'divergence' of the loss is nan at step 7 of 12"):
         run(data, objective=failing)
 
 
 def test_an_outlying_gradient_is_skipped(data: tuple[Tensor, Tensor]) -> None:
     image = mechanism()
-    state = State(image, CONFIG, 0, 18, torch.device("cpu"))
-    state.step, state.usual = 100, 1e-9
+    loop = Loop(image, CONFIG, "cpu")
+    loop.step, loop.typical_norm = 100, 1e-9
     before = weights(image).clone()
 
-    state.advance(*data, Labelled())
+    loop.advance(lambda done: Labelled()(image, *data, done, torch.Generator()))
 
-    assert state.skipped == 1
-    assert state.step == 101
+    assert loop.skipped == 1
+    assert loop.step == 101
     assert torch.equal(weights(image), before)
+
+
+def test_without_limits_a_gradient_that_is_not_finite_stops() -> None:
+    network = torch.nn.Linear(1, 1)
+    loop = Loop(network, FittingConfig.plain(5, 1e-2), "cpu")
+
+    with pytest.raises(FloatingPointError, match="norm of the gradient is nan at step 1 of 5"):
+        loop.advance(lambda _: {"root": (network.weight * 0).sqrt().sum()})
 
 
 def test_the_average_of_the_weights_is_kept_also_when_stopped(data: tuple[Tensor, Tensor]) -> None:
     image = mechanism()
-    loop = fit(image, *data, seed=0, config=CONFIG)
+    loop = fit(image, *data, **OPTIONS)
     next(loop)
     raw = weights(image).clone()
 
@@ -130,11 +139,7 @@ def test_the_average_of_the_weights_is_kept_also_when_stopped(data: tuple[Tensor
 
 
 def test_rows_visit_every_image_once_in_an_epoch() -> None:
-    state = State(mechanism(), FittingConfig(batch=6), 0, 18, torch.device("cpu"))
-    rows = []
-    for step in range(3):
-        state.step = step
-        rows.append(state.rows())
+    rows = [_rows(step, 6, 18, 0) for step in range(3)]
 
     assert sorted(torch.cat(rows).tolist()) == list(range(18))
 
@@ -145,7 +150,7 @@ def test_parents_that_do_not_fit_are_refused(data: tuple[Tensor, Tensor], bad: s
     c = c[:-1] if bad == "count" else c.index_fill(0, torch.tensor([2]), torch.nan)
 
     with pytest.raises(InputError, match="18 images need" if bad == "count" else "row 2"):
-        next(fit(mechanism(), x, c, seed=0, config=CONFIG))
+        next(fit(mechanism(), x, c, **OPTIONS))
 
 
 def test_the_weight_of_the_divergence_falls_geometrically() -> None:
@@ -157,6 +162,8 @@ def test_the_weight_of_the_divergence_falls_geometrically() -> None:
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(InputError, match="steps must be positive, not 0"):
         FittingConfig(steps=0)
+    with pytest.raises(InputError, match="clip and skip must be positive, not 0 and 20"):
+        FittingConfig(clip=0)
     with pytest.raises(InputError, match="average must lie"):
         FittingConfig(average=1.0)
     with pytest.raises(InputError, match="beta must be positive"):

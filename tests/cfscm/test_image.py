@@ -10,7 +10,7 @@ from torch import Tensor
 from cfcore.checks import InputError
 from cfscm.image import ImageConfig, ImageMechanism
 from cfscm.layers import Normal
-from cfscm.objective import Labelled
+from cfscm.semisupervised import Labelled
 
 PRIORS = ["exogenous", "conditional", "regressed"]
 

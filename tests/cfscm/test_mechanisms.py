@@ -14,8 +14,8 @@ from cfscm.mechanisms import (
     GumbelMechanism,
     MechanismConfig,
     SplineMechanism,
-    build,
-    fit,
+    build_mechanisms,
+    fit_mechanisms,
 )
 
 PARENTS = CHEST.parents("image")
@@ -35,8 +35,8 @@ OTHER = CausalGraph(
 
 @pytest.fixture(scope="module")
 def fitted() -> nn.ModuleDict:
-    mechanisms = build(CHEST, PARENTS, CONFIG, seed=0)
-    fit(mechanisms, Phantom(16).sample(3000, hospital="C", seed=1).pa, CONFIG, seed=0)
+    mechanisms = build_mechanisms(CHEST, PARENTS, CONFIG, seed=0)
+    fit_mechanisms(mechanisms, Phantom(16).sample(3000, hospital="C", seed=1).pa, CONFIG, seed=0)
     return mechanisms.requires_grad_(False)
 
 
@@ -65,7 +65,7 @@ def test_values_come_back_from_their_noise(name: str, fitted: nn.ModuleDict) -> 
 @pytest.mark.parametrize("name", list(OTHER))
 def test_values_come_back_in_any_graph(name: str, rng: torch.Generator) -> None:
     pa = draws(OTHER, 200, rng)
-    mechanism = build(OTHER, list(OTHER), MechanismConfig(hidden=(8,)), seed=1)[name]
+    mechanism = build_mechanisms(OTHER, list(OTHER), MechanismConfig(hidden=(8,)), seed=1)[name]
 
     for source in (None, rng):
         back = mechanism.predict(mechanism.abduct(pa[name], pa, source), pa)
@@ -119,7 +119,7 @@ def test_densities_integrate_to_one(fitted: nn.ModuleDict) -> None:
 @pytest.mark.parametrize("name", ["grade", "relapse"])
 def test_probabilities_sum_to_one(name: str, rng: torch.Generator) -> None:
     pa = draws(OTHER, 50, rng)
-    mechanism = build(OTHER, list(OTHER), CONFIG, seed=1)[name]
+    mechanism = build_mechanisms(OTHER, list(OTHER), CONFIG, seed=1)[name]
 
     values = [torch.full((50,), float(v)) for v in OTHER[name].values]
     total = sum(mechanism.log_prob(value, pa).exp() for value in values)
@@ -130,7 +130,7 @@ def test_probabilities_sum_to_one(name: str, rng: torch.Generator) -> None:
 def test_gumbel_noise_is_standard_when_values_are_drawn(rng: torch.Generator) -> None:
     n = 40_000
     pa = {name: value[:1].expand(n) for name, value in draws(OTHER, 1, rng).items()}
-    mechanism = build(OTHER, ["grade"], CONFIG, seed=3)["grade"].requires_grad_(False)
+    mechanism = build_mechanisms(OTHER, ["grade"], CONFIG, seed=3)["grade"].requires_grad_(False)
     y = torch.multinomial(mechanism(pa).probs[0], n, replacement=True, generator=rng)
 
     u = mechanism.abduct(y, pa, rng)
@@ -150,7 +150,7 @@ def test_gumbel_noise_is_standard_when_values_are_drawn(rng: torch.Generator) ->
 def test_the_default_noise_is_the_mean_of_the_posterior(rng: torch.Generator) -> None:
     n = 40_000
     pa = {name: value[:1].expand(n) for name, value in draws(OTHER, 1, rng).items()}
-    mechanism = build(OTHER, ["grade"], CONFIG, seed=3)["grade"].requires_grad_(False)
+    mechanism = build_mechanisms(OTHER, ["grade"], CONFIG, seed=3)["grade"].requires_grad_(False)
 
     for value in OTHER["grade"].values:
         y = torch.full((n,), float(value))
@@ -191,8 +191,8 @@ def test_fitting_is_a_function_of_the_seed() -> None:
 
     def weights(seed: int) -> Tensor:
         torch.rand(1)
-        mechanisms = build(CHEST, PARENTS, config, seed=seed)
-        fit(mechanisms, pa, config, seed=seed)
+        mechanisms = build_mechanisms(CHEST, PARENTS, config, seed=seed)
+        fit_mechanisms(mechanisms, pa, config, seed=seed)
         return nn.utils.parameters_to_vector(mechanisms.parameters())
 
     assert torch.equal(weights(3), weights(3))
@@ -200,7 +200,7 @@ def test_fitting_is_a_function_of_the_seed() -> None:
 
 
 def test_gradients_reach_every_parameter() -> None:
-    mechanisms = build(CHEST, PARENTS, CONFIG, seed=0)
+    mechanisms = build_mechanisms(CHEST, PARENTS, CONFIG, seed=0)
 
     sum(m.log_prob(TEST.pa[name], TEST.pa).mean() for name, m in mechanisms.items()).backward()
 
@@ -214,7 +214,8 @@ def test_rows_with_missing_values_are_left_out() -> None:
     whole = {name: value[:100] for name, value in TEST.pa.items()}
 
     losses = [
-        fit(build(CHEST, PARENTS, config, seed=0), pa, config, seed=0) for pa in (gaps, whole)
+        fit_mechanisms(build_mechanisms(CHEST, PARENTS, config, seed=0), pa, config, seed=0)
+        for pa in (gaps, whole)
     ]
 
     assert losses[0]["lung_size"] == losses[1]["lung_size"]
@@ -222,24 +223,27 @@ def test_rows_with_missing_values_are_left_out() -> None:
 
 
 def test_impossible_tables_are_refused() -> None:
-    mechanisms = build(CHEST, PARENTS, CONFIG, seed=0)
+    mechanisms = build_mechanisms(CHEST, PARENTS, CONFIG, seed=0)
 
     with pytest.raises(InputError, match="sex takes one of"):
-        fit(mechanisms, TEST.pa | {"sex": torch.full((500,), 2.0)}, CONFIG, seed=0)
+        fit_mechanisms(mechanisms, TEST.pa | {"sex": torch.full((500,), 2.0)}, CONFIG, seed=0)
     with pytest.raises(InputError, match="in no row"):
-        fit(mechanisms, TEST.pa | {"sex": torch.full((500,), torch.nan)}, CONFIG, seed=0)
+        fit_mechanisms(mechanisms, TEST.pa | {"sex": torch.full((500,), torch.nan)}, CONFIG, seed=0)
 
 
 def test_a_constant_variable_can_be_fitted() -> None:
     config = MechanismConfig(steps=5)
-    mechanism = build(CHEST, ["age"], config, seed=0)
+    mechanism = build_mechanisms(CHEST, ["age"], config, seed=0)
 
-    assert abs(fit(mechanism, {"age": torch.full((50,), 60.0)}, config, seed=0)["age"]) < 100
+    assert (
+        abs(fit_mechanisms(mechanism, {"age": torch.full((50,), 60.0)}, config, seed=0)["age"])
+        < 100
+    )
 
 
 @pytest.mark.parametrize("name", PARENTS)
 def test_mechanisms_run_on_the_meta_device(name: str) -> None:
-    mechanism = build(CHEST, PARENTS, CONFIG, seed=0).to("meta")[name]
+    mechanism = build_mechanisms(CHEST, PARENTS, CONFIG, seed=0).to("meta")[name]
     pa = {parent: value.to("meta") for parent, value in TEST.pa.items()}
 
     assert mechanism.predict(mechanism.abduct(pa[name], pa), pa).shape == (500,)
@@ -259,7 +263,7 @@ def test_encoding_follows_the_graph_not_the_dictionary() -> None:
 
 
 def test_kinds_decide_the_mechanism() -> None:
-    mechanisms = build(OTHER, list(OTHER), CONFIG, seed=0)
+    mechanisms = build_mechanisms(OTHER, list(OTHER), CONFIG, seed=0)
 
     kinds = [SplineMechanism, GumbelMechanism, GumbelMechanism, SplineMechanism]
     assert [type(m) for m in mechanisms.values()] == kinds

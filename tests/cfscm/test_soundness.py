@@ -11,18 +11,20 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from cfbook.study.generators import untrained
+from cfbook.study.leak import LEAK
 from cfbook.study.learned import RESULTS
 from cfbook.theory.noise import generator_noise
 from cfchest.data import Dataset, from_phantom
 from cfchest.graph import CHEST
 from cfchest.phantom import Phantom
+from cfchest.phantom.equations import fresh_detector
 from cfcore.checks import InputError
 from cfcore.cli import main
 from cfcore.graph import Variable
 from cfscm.soundness import interventions_of, soundness
+from cfscm.soundness.baselines import Derived
 from cfscm.soundness.distances import agreement, shift, structural_similarity
 from cfscm.soundness.leak import (
-    LEAK,
     PENALTIES,
     gram,
     leak,
@@ -31,6 +33,7 @@ from cfscm.soundness.leak import (
     whitened,
 )
 
+TRIED = ("sex", "race", "age", "effusion")
 NAMES = ("sex", "race", "age", "lung_size", "effusion")
 COHORT = Phantom(16).sample(120, hospital="C", seed=5)
 PAIRED = ("composition", "reversibility", "commutativity", "minimality", "faithfulness")
@@ -88,8 +91,8 @@ def data() -> Dataset:
 
 
 def judge(generator: object, data: Dataset, **options: object) -> pd.DataFrame:
-    options = {"truth": Stamps(), "classifiers": CLASSIFIERS, "audited": AUDITED} | options
-    return soundness(generator, data, **options)
+    given = {"truth": Stamps(), "classifiers": CLASSIFIERS, "audited": AUDITED, "graph": CHEST}
+    return soundness(generator, data, **given | {"interventions": TRIED} | options)
 
 
 def pick(table: pd.DataFrame, column: str = "value", **labels: str) -> float:
@@ -247,7 +250,10 @@ def test_the_oracle_of_the_phantom_has_a_floor_beside_it() -> None:
     table = soundness(
         cohort.oracle,
         from_phantom(cohort),
+        graph=CHEST,
         truth=cohort.oracle,
+        floor=Derived(cohort.oracle, fresh_detector),
+        interventions=TRIED,
         axioms=["composition", "reversibility", "commutativity", "faithfulness"],
         batch=4,
         **options,
@@ -279,12 +285,12 @@ def test_unknown_axioms_and_unknown_parents_are_refused(data: Dataset) -> None:
 
 
 def test_interventions_change_every_patient() -> None:
-    made = interventions_of(COHORT.pa, seed=3)
+    made = interventions_of(COHORT.pa, graph=CHEST, seed=3)
 
     for name, do in made.items():
         assert (do[name] != COHORT.pa[name]).double().mean() > 0.98
         assert set(do[name].tolist()) <= set(COHORT.pa[name].tolist())
-    again = interventions_of(COHORT.pa, seed=3)
+    again = interventions_of(COHORT.pa, graph=CHEST, seed=3)
     assert all(torch.equal(made[name][name], again[name][name]) for name in made)
 
 
@@ -404,7 +410,7 @@ def test_the_kept_probes_find_the_leak_of_the_learned_noise_and_none_of_the_true
 def test_the_command_probes_generators_the_oracle_and_the_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cfscm.soundness.leak.obtain_generator", untrained)
+    monkeypatch.setattr("cfbook.study.leak.obtain_generator", untrained)
     words = ["results", "--leak", "--preset", "smoke", "--generators", "1", "--patients", "60"]
     assert main([*words, "--out", str(tmp_path)]) == 0
 

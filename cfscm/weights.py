@@ -1,0 +1,147 @@
+r"""Weights on disk: safetensors, and a JSON manifest of what they are and where they came from."""
+
+import hashlib
+import json
+import math
+import platform
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from cfcore import __version__
+from cfcore.checks import InputError
+from cfcore.files import write_atomically
+from cfcore.marks import announced, label, sources_in
+
+Module = TypeVar("Module", bound=nn.Module)
+
+PART = 4_500_000  # bytes of weights in one file
+
+
+def write_weights(
+    path: Path | str,
+    module: nn.Module,
+    config: Mapping[str, Any],
+    *,
+    seed: int,
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the weights as safetensors, and a JSON manifest beside them.
+
+    Each file appears whole or not at all. The manifest is written last and holds the digest of
+    the weights, so a pair of which one half is missing or old is refused when it is loaded. What
+    is larger than ``PART`` goes on in ``*.safetensors.1`` and so forth, since repositories do not
+    like large files.
+
+    Args:
+        path: The file of the weights, ``*.safetensors``; the manifest ends in ``.json``.
+        module: The network.
+        config: What the network was made of.
+        seed: The seed that it was trained with.
+        notes: Further entries of the manifest: training settings, statistics, data.
+    """
+    from safetensors.torch import save as to_bytes
+
+    path = _weights_path(path)
+    state = {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
+    weights = to_bytes(state, metadata=label(sources_in(str(notes).encode())))
+    manifest = {
+        "config": dict(config),
+        "seed": seed,
+        "sha256": hashlib.sha256(weights).hexdigest(),
+        "commit": commit(),
+        "versions": {
+            "cfcore": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "notes": dict(notes or {}),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    slices = [weights[start : start + PART] for start in range(0, len(weights), PART)]
+    for number, part in enumerate(slices):
+        write_atomically(_part(path, number), part)
+    write_atomically(
+        path.with_suffix(".json"), _as_json(manifest | {"parts": len(slices)}).encode()
+    )
+
+
+def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> Module:
+    """Reads a network that :func:`write_weights` wrote.
+
+    Args:
+        path: The file of the weights.
+        make: Makes the network, with any weights, from its configuration.
+
+    Returns:
+        The network, on the CPU.
+
+    Raises:
+        InputError: If weights and manifest do not belong together.
+    """
+    from safetensors.torch import load as from_bytes
+
+    path = _weights_path(path)
+    weights, manifest = path.read_bytes(), read_manifest(path)
+    announced(manifest)
+    for number in range(1, manifest.get("parts", 1)):
+        weights += _part(path, number).read_bytes()
+    if hashlib.sha256(weights).hexdigest() != manifest.get("sha256"):
+        raise InputError(f"{path} is not the file that its manifest describes: save it again")
+    try:
+        module = make(manifest["config"])
+        module.load_state_dict(from_bytes(weights))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise InputError(f"{path.with_suffix('.json')} does not describe it: {error}") from None
+    return module
+
+
+def read_manifest(path: Path | str) -> dict[str, Any]:
+    """The manifest of the weights at ``path``."""
+    manifest = _weights_path(path).with_suffix(".json")
+    try:
+        return json.loads(manifest.read_text())
+    except FileNotFoundError:
+        raise InputError(
+            f"{manifest} is missing: the weights were not saved to their end"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{manifest} is not JSON: {error}") from None
+
+
+def _as_json(manifest: Mapping[str, Any]) -> str:
+    """A manifest as text; what is not a number, such as the AUC of one class, is null."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {name: plain(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(part) for part in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(manifest), indent=2, allow_nan=False) + "\n"
+
+
+def commit() -> str | None:
+    """The commit of this project's repository, if it runs from one."""
+    call = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(call, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+def _part(path: Path, number: int) -> Path:
+    return path if number == 0 else path.with_name(f"{path.name}.{number}")
+
+
+def _weights_path(path: Path | str) -> Path:
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise InputError(f"weights are kept in *.safetensors, not in {path.name!r}")
+    return path
