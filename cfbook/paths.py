@@ -4,7 +4,9 @@ from pathlib import Path
 
 from cfcore.checks import InputError
 
-DATA = Path(__file__).parent.parent / "data"
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("cfcore", "cfscm", "cfchest", "cfbook")
+DATA = ROOT / "data"
 PACKAGED = Path(__file__).parent / "data"  # a wheel has the paper's tables in it
 
 

@@ -20,12 +20,11 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from cfbook.paths import PACKAGES, ROOT
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfscm.weights import commit
 
-_ROOT = Path(__file__).parents[2]
-_PACKAGES = ("cfcore", "cfscm", "cfchest", "cfbook")
 _SHARED = ("commit", "code", "data", "machine")  # told once if they were the same in all runs
 _DIGITS = 10  # of a hash, where it is shown
 
@@ -88,7 +87,7 @@ def content_hash(folder: Path, pattern: str = "*") -> str | None:
 
 def _changed() -> bool | None:
     """Whether tracked files differ from the commit, None if this is no repository."""
-    call = ["git", "-C", str(_ROOT), "status", "--porcelain", "--untracked-files=no"]
+    call = ["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"]
     try:
         found = subprocess.run(call, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -137,7 +136,7 @@ def record(
     Returns:
         The record, JSON values only.
     """
-    code = "".join(str(content_hash(_ROOT / name, "*.py")) for name in _PACKAGES)
+    code = "".join(str(content_hash(ROOT / name, "*.py")) for name in PACKAGES)
     return {
         "notebook": source.stem,
         **outcome,
@@ -147,7 +146,7 @@ def record(
         "changed": _changed(),
         "source": hashlib.sha256(source.read_bytes()).hexdigest(),
         "code": hashlib.sha256(code.encode()).hexdigest(),
-        "data": content_hash(_ROOT / "data"),
+        "data": content_hash(ROOT / "data"),
         "versions": _versions(),
         "machine": f"{platform.system()} {platform.machine()}",
         "minutes": round(watch.minutes, 3),
