@@ -7,7 +7,6 @@ what it has learnt, and an oracle would have nothing to encode.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 import torch
-from stopwatch import medians
+from stopwatch import finish, growth, medians
 from torch import Tensor, nn
 
 from cfchest.data import Dataset
@@ -116,10 +115,6 @@ def bench(count: int, rounds: int) -> dict[str, float]:
         "ten": lambda: marginalise(generator, ten, data, grid),
         "one": lambda: marginalise(generator, predictors(1), data, grid),
         "naive": lambda: naive(plain, nchw, data, grid),
-        "half_patients": lambda: marginalise(generator, one, data.take(slice(count // 2)), grid),
-        "half_worlds": lambda: marginalise(
-            generator, one, data, Grid.product({"sex": [0, 1], "age": [20, 40, 60, 80]})
-        ),
     }
     for batch in (16, 32, 64, 128):
         work[f"floor_{batch}"] = lambda batch=batch: floor(generator, ten, count, len(grid), batch)
@@ -130,10 +125,29 @@ def bench(count: int, rounds: int) -> dict[str, float]:
         "floor / marginalise, ten predictors": best / s["ten"],
         "encoding for each intervention / marginalise": s["naive"] / s["one"],
         "ten predictors at once / ten runs": s["ten"] / (10 * s["one"]),
-        "exponent of N": float(np.log2(s["one"] / s["half_patients"])),
-        "exponent of K": float(np.log(s["one"] / s["half_worlds"]) / np.log(18 / 10)),
         "images/s, ten predictors": count * 18 / s["ten"],
     }
+
+
+def interventions(count: int) -> Grid:
+    """So many interventions: both sexes at ages evenly spread."""
+    return Grid.product({"sex": [0, 1], "age": np.linspace(20, 90, count // 2)})
+
+
+def bench_growth(count: int, rounds: int) -> dict[str, float]:
+    """How the cost grows with the patients, and with the images of a patient, K + 2."""
+    generator = Autoencoder().to(memory_format=torch.channels_last).eval()
+    one, data, grid = predictors(1), patients(2 * count), paper_grid()
+
+    def by_patients(size: int) -> None:
+        marginalise(generator, one, data.take(slice(size)), grid)
+
+    def by_images(size: int) -> None:
+        marginalise(generator, one, data.take(slice(count // 6)), interventions(size - 2))
+
+    found = {"N": growth(by_patients, 2 * count, rounds)}
+    found["K"] = growth(by_images, 256, rounds, least=4)
+    return {f"{name} of {axis}": v for axis, each in found.items() for name, v in each.items()}
 
 
 def resumed(count: int) -> float:
@@ -167,18 +181,16 @@ def main() -> None:
     parser.add_argument("--patients", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", nargs=2, type=int, default=[500, 5000])
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = bench(options.patients, options.rounds)
+    results |= bench_growth(options.patients, options.rounds)
     results |= {"finished run of 1,000 patients / that run": resumed(1000)}
     small, large = (peak(count) / 1e6 for count in options.memory)
     results |= {f"peak MB without the images, N = {options.memory[0]}": small}
     results |= {f"peak MB without the images, N = {options.memory[1]}": large}
-    for name, value in results.items():
-        print(f"{name:<48}{value:10.3f}")
-    if options.json:
-        options.json.write_text(json.dumps(results))
+    finish(results, options.json)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,16 @@ one thread, since scikit-learn's loss uses one.
 """
 
 import argparse
-import json
 import resource
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
 from sklearn.metrics import log_loss
-from stopwatch import medians
+from stopwatch import finish, growth, medians
 
 from cfcore import bootstrap, evaluate
-from cfcore.metrics.ranking import group_kendall, kendall, tie_groups
+from cfcore.metrics import kendall
 
 K = 16
 
@@ -47,6 +45,7 @@ def bench_report(rows: int, rounds: int) -> dict[str, float]:
     repeated = np.repeat(y, K)
     seconds = medians(
         rounds,
+        clock=time.process_time,
         report=lambda: evaluate(p_obs, p_cf, y),
         log_loss=lambda: log_loss(repeated, p_cf.ravel()),
     )
@@ -57,22 +56,14 @@ def bench_report(rows: int, rounds: int) -> dict[str, float]:
     }
 
 
-def bench_kendall(rows: int, rounds: int) -> dict[str, float]:
-    """How the cost of Kendall's coefficient grows when N doubles."""
-    rng = np.random.default_rng(0)
-    pairs = {n: torch.from_numpy(rng.random((2, n))) for n in (rows // 2, rows)}
-    groups = {n: [tie_groups(side) for side in pair] for n, pair in pairs.items()}
-    seconds = medians(
-        rounds,
-        half=lambda: kendall(*pairs[rows // 2]),
-        whole=lambda: kendall(*pairs[rows]),
-        tensor_half=lambda: group_kendall(*groups[rows // 2]),
-        tensor_whole=lambda: group_kendall(*groups[rows]),
-    )
-    return {
-        "kendall, N doubled, time": seconds["whole"] / seconds["half"],
-        "kendall as tensor code, N doubled, time": seconds["tensor_whole"] / seconds["tensor_half"],
-    }
+def bench_growth(rows: int, rounds: int) -> dict[str, float]:
+    """How the costs of the report and of Kendall's coefficient grow when N doubles."""
+    data = scores(rows)
+    pair = torch.from_numpy(np.random.default_rng(0).random((2, rows)))
+    report = growth(lambda n: evaluate(*(values[:n] for values in data)), rows, rounds)
+    tau = growth(lambda n: kendall(*pair[:, :n]), rows, rounds)
+    named = {"report": report, "kendall": tau}
+    return {f"{what}, {name}": v for what, found in named.items() for name, v in found.items()}
 
 
 def bench_bootstrap() -> dict[str, float]:
@@ -93,17 +84,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json")
     options = parser.parse_args()
-
     torch.set_num_threads(1)
     results = bench_report(options.rows, options.rounds)
-    results |= bench_kendall(options.rows, options.rounds)
+    results |= bench_growth(options.rows, options.rounds)
     results |= bench_bootstrap()
-    for name, value in results.items():
-        print(f"{name:<42}{value:8.3f}")
-    if options.json:
-        options.json.write_text(json.dumps(results))
+    finish(results, options.json)
 
 
 if __name__ == "__main__":

@@ -12,25 +12,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
-from bench_marginalise import Autoencoder, patients, predictors
+from bench_marginalise import Autoencoder, interventions, patients, predictors
 from stopwatch import medians
 
 from cfchest.data import Dataset
 from cfcore.files import write_atomically
-from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
 
 OUT = Path(__file__).parent.parent / "data/benchmarks/marginalise_cost.csv"
 SIZES = {"N": (8, 16, 32, 64, 128), "K": (6, 14, 30, 62, 126)}
 FIXED = {"N": 16, "K": 14}  # what the other axis is held at
-
-
-def interventions(count: int) -> Grid:
-    """So many interventions: both sexes at ages evenly spread."""
-    return Grid.product({"sex": [0, 1], "age": np.linspace(20, 90, count // 2)})
 
 
 def pieces(generator: Autoencoder, data: Dataset) -> dict[str, Callable[[], object]]:

@@ -9,10 +9,10 @@ so the result is somewhat optimistic.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import torch
+from stopwatch import finish
 
 from cfchest.cohorts import split
 from cfchest.data import Dataset, load_nih
@@ -59,14 +59,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--variables", nargs="+", default=["sex", "effusion"])
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = measure(options.folder, options.variables)
-    for name, value in results.items():
-        print(f"{name:<24}{value:.3f}")
-    if options.json:
-        options.json.write_text(json.dumps(results))
+    finish(results, options.json)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,6 @@ def offset(predictions: Predictions, beta: float) -> Predictions:
     Example:
         >>> base = Predictions(
         ...     logit_obs=torch.zeros(1),
-        ...     logit_null=torch.zeros(1),
         ...     logit_cf=torch.zeros(1, 2),
         ...     grid={"sex": torch.tensor([0.0, 1.0])},
         ...     parents={"sex": torch.tensor([1.0])},
@@ -69,11 +68,10 @@ def offset(predictions: Predictions, beta: float) -> Predictions:
     if "sex" not in predictions.grid or "sex" not in predictions.parents:
         raise InputError("neither set nor recorded: an offset needs both of 'sex'", column="sex")
     own = beta * predictions.parents["sex"].double()
-    decoded = predictions.logit_decoded
+    names = ("logit_obs", "logit_null", "logit_decoded")
+    seen = {name: getattr(predictions, name) for name in names}
     return replace(
         predictions,
-        logit_decoded=None if decoded is None else decoded.double() + own,
-        logit_obs=predictions.logit_obs.double() + own,
-        logit_null=predictions.logit_null.double() + own,
+        **{name: logits.double() + own for name, logits in seen.items() if logits is not None},
         logit_cf=predictions.logit_cf.double() + beta * predictions.grid["sex"].double(),
     )

@@ -9,17 +9,15 @@ What is listed here is imported when it is first used: torch takes a second, and
 none of it.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cfcore import metrics as metrics
-    from cfcore.bootstrap import bootstrap, compare
     from cfcore.checks import InputError, ScoreWarning, UndefinedMetricWarning
-    from cfcore.evaluate import evaluate
+    from cfcore.evaluation import evaluate
     from cfcore.predictions import Predictions
+    from cfcore.resampling import bootstrap, compare
 
 __version__ = "0.1.0"
 
@@ -33,38 +31,18 @@ __all__ = [
     "evaluate",
 ]
 
-_HOMES = {
-    "InputError": "checks",
-    "Predictions": "predictions",
-    "ScoreWarning": "checks",
-    "UndefinedMetricWarning": "checks",
-    "bootstrap": "bootstrap",
-    "compare": "bootstrap",
-    "evaluate": "evaluate",
-}
+# No file bears the name of a function here: importing it would put the module in its place.
+_HOMES = {"Predictions": "predictions", "evaluate": "evaluation"}
+_HOMES |= dict.fromkeys(("bootstrap", "compare"), "resampling")
 
 
-class _Package(ModuleType):
-    """The package, in which ``cfcore.evaluate`` is always the function.
-
-    Whoever imports the file ``cfcore/evaluate.py`` makes Python bind the module to the same name.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> object:
-        if name == "metrics":
-            return import_module("cfcore.metrics")
-        if name not in _HOMES:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"cfcore.{_HOMES[name]}"), name)
-        setattr(self, name, value)
-        return value
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+def __getattr__(name: str) -> object:
+    if name == "metrics":
+        return import_module("cfcore.metrics")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"cfcore.{_HOMES.get(name, 'checks')}"), name)
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,31 +1,33 @@
-"""The command line."""
+"""The command line: every command is a function, declared once by its signature and docstring.
+
+Packages add commands by entry points of the group ``cfcore.commands``: the name of the command, and
+the function as ``module:name``. The module is imported to print a help text, so what takes long to
+import is imported inside the function.
+"""
 
 import argparse
-import json
+import importlib
+import inspect
 import os
+import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import NoReturn
+from types import NoneType
+from typing import Literal, NoReturn, get_args, get_origin
 
 import cfcore
-from cfbook.commands import (
-    add_check_data,
-    add_predictor,
-    add_setting,
-    add_source,
-    folders,
-    renamed,
-)
-from cfbook.generating import add_generating
-from cfbook.publishing import add_publishing
 from cfcore.checks import InputError, ScoreWarning, UndefinedMetricWarning
 from cfcore.extras import EXTRAS, advice
-from cfcore.files import write_atomically
-from cfcore.scoring import add_evaluate
 
+LEVEL = 0.95  # of the intervals
 EXPECTED = (InputError, OSError, FloatingPointError)
+OPTION = re.compile(r"^    (\w+)(?: \((.*?)\))?: (.*(?:\n {8}.*)*)", re.MULTILINE)
+
+Command = Callable[..., Iterable[object] | None]
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command, and print the lines that it returns.
 
     Args:
         argv: The words after ``cfcore``; those of this process by default.
@@ -44,20 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 if the input cannot be used, which one line on stderr explains.
     """
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    given = vars(parser(words).parse_args(words))
     try:
         with warnings.catch_warnings(record=True) as caught:
             for kind in (UndefinedMetricWarning, ScoreWarning):
                 warnings.simplefilter("always", kind)
-            arguments.command(arguments)
+            for line in _call(given.pop("command"), given) or ():
+                print(line)
             sys.stdout.flush()
         for warning in caught:
             print(f"cfcore: warning: {warning.message}", file=sys.stderr)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except EXPECTED as error:
-        print(f"cfcore: {describe(error)}", file=sys.stderr)
+        print(f"cfcore: {_describe(error)}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
@@ -67,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def describe(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """One line about an error that the user can mend."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
@@ -75,198 +78,209 @@ def describe(error: Exception) -> str:
     return " ".join("; ".join(words).split())
 
 
-def parser() -> Parser:
-    """All commands and their options."""
+def parser(words: Sequence[str] = ()) -> Parser:
+    """The command that the words begin with and its options, or else all commands."""
     root = Parser(
         prog="cfcore",
         description="Counterfactual marginalisation: robustness of classifiers to nuisances.",
     )
     root.add_argument("--version", action="version", version=f"cfcore {cfcore.__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    add_evaluate(commands)
-    add_audit(commands)
-    add_marginalise(commands)
-    add_predictor(commands)
-    add_setting(commands)
-    add_generating(commands)
-    add_check_data(commands)
-    add_run(commands)
-    add_publishing(commands)
+    found = {entry.name: entry for entry in entry_points(group="cfcore.commands")}
+    if not found:
+        root.error("no command is registered: install cfcore again, pip install --editable .")
+    for name in words[:1] if words and words[0] in found else found:
+        add_command(commands, name, found[name].load())
     return root
 
 
-def add_audit(commands: "argparse._SubParsersAction[Parser]") -> None:
-    command = commands.add_parser(
-        "audit-paper",
-        help="check the published tables against identities that must hold",
-        description="Check every row of the published tables against identities that hold for any "
-        "data, with rounding allowed for; list repeated rows, and cells in which main text and "
-        "appendix differ.",
-    )
-    command.add_argument(
-        "--json", type=Path, metavar="OUT", help="also write the findings to a JSON file"
-    )
-    command.set_defaults(command=audit_paper)
+def add_command(
+    commands: "argparse._SubParsersAction[Parser]", name: str, function: Command
+) -> None:
+    """Add a function to the commands.
+
+    Its parameters are words, its keyword-only ones options: ``bool`` a flag, ``Literal`` a choice,
+    a sequence as many words as one likes, and a dataclass an option for each of its fields. The
+    docstring up to ``Args:`` is the description, its first line the help, and each line of
+    ``Args:`` the help of an option. In parentheses after the name of an option stands what a help
+    text calls its value, and the short form of the option if it has one.
+    """
+    text = inspect.getdoc(function).partition("\n\nArgs:")[0]
+    line = text.partition("\n")[0].rstrip(".").replace("%", "%%")
+    command = commands.add_parser(name, help=line[0].lower() + line[1:], description=text)
+    command.set_defaults(command=function)
+    _add_options(command, function)
 
 
-def audit_paper(arguments: argparse.Namespace) -> None:
-    """Print what is impossible or suspicious in the published tables."""
-    from cfbook.printed_tables import audit, read_tables, summary
-
-    findings = audit(read_tables())
-    if arguments.json is not None:
-        text = json.dumps([finding.as_dict() for finding in findings], indent=2)
-        write_atomically(arguments.json, f"{text}\n".encode())
-    for finding in findings:
-        place = f"{finding.setting} {finding.family} {finding.strength:g} ({finding.where})"
-        print(f"{place}: {finding.statement} [{finding.identity}]")
-    print(f"\n{len(findings)} findings\n{summary(findings).to_string()}")
-
-
-def add_marginalise(commands: "argparse._SubParsersAction[Parser]") -> None:
-    command = commands.add_parser(
-        "marginalise",
-        help="run predictors on every patient under every intervention",
-        description="Run predictors on every patient as observed, reproduced and under every "
-        "intervention, and write one file for each predictor and a manifest. Without --data the "
-        "patients and their true counterfactuals are those of the phantom. A run that was stopped "
-        "goes on where it was when it is started again.",
-    )
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
-    command.add_argument(
-        "--hospital", default="C", metavar="H", help="the hospital, C or M (default: C)"
-    )
-    add_source(command, preset="smoke")
-    add_own_table(command)
-    command.add_argument(
-        "--generator",
-        metavar="MODULE:NAME",
-        help="your own generator: an object, or a function that makes one, with abduct and predict",
-    )
-    command.add_argument(
-        "--predictor",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="weights written by cfscm.networks.save, or NAME=MODULE:NAME (repeatable; default: "
-        "the basic predictor of the preset and its three logit offsets)",
-    )
-    add_interventions(command)
-    command.add_argument(
-        "--max-images", type=int, default=144, metavar="B", help="images in flight (default: 144)"
-    )
-    command.set_defaults(command=marginalise)
+def _add_options(command: Parser, thing: Callable, start: object = None) -> None:
+    """Add the parameters of a function, or the fields of a dataclass with the values of one."""
+    helps = {name: rest for name, *rest in OPTION.findall(inspect.getdoc(thing))}
+    for name, parameter in inspect.signature(thing, eval_str=True).parameters.items():
+        kind, default = parameter.annotation, getattr(start, name, parameter.default)
+        if is_dataclass(kind):
+            _add_options(command, kind, default)
+            continue
+        words, text = helps[name][0].split(), " ".join(helps[name][1].split())
+        settings, flags = _reading(kind), [name]
+        if default is not parameter.empty:
+            settings["default"] = argparse.SUPPRESS  # the function knows it
+        if parameter.kind is parameter.KEYWORD_ONLY or is_dataclass(thing):
+            flags = [*(word for word in words if word[0] == "-"), f"--{name.replace('_', '-')}"]
+            settings["required"] = default is parameter.empty
+        elif default is not parameter.empty:
+            settings["nargs"] = "*"
+        if shown := tuple(word for word in words if word[0] != "-"):
+            settings["metavar"] = shown if len(shown) > 1 else shown[0]
+        if default not in (parameter.empty, None, ()) and default is not False:
+            listed = default if isinstance(default, tuple) else [default]
+            text = f"{text.rstrip('.')} (default: {' '.join(map(str, listed))})"
+        command.add_argument(*flags, help=text.replace("%", "%%"), **settings)
 
 
-def add_own_table(command: Parser) -> None:
-    """The options that name images of the user's own."""
-    command.add_argument(
-        "--data", metavar="FILE.csv", type=Path, help="your own table of images instead (CSV)"
-    )
-    command.add_argument(
-        "--images",
-        metavar="FOLDER",
-        type=Path,
-        help="where the images of --data are, or an .npz (default: beside it)",
-    )
-    command.add_argument(
-        "--columns",
-        nargs="+",
-        default=[],
-        metavar="NAME=COLUMN",
-        help="what --data calls a column: effusion=ill patient=id",
-    )
-    command.add_argument(
-        "--size",
-        type=int,
-        metavar="PIXELS",
-        help="the side to which the images of --data are resized (default: they keep their size)",
-    )
+def _reading(kind: type) -> dict[str, object]:
+    """How words become a value of a type, for ``add_argument``.
+
+    Example:
+        >>> _reading(Path | None)
+        {'type': <class 'pathlib.Path'>}
+    """
+    parts = [part for part in get_args(kind) if part is not NoneType]
+    if kind is bool:
+        return {"action": "store_true"}
+    if get_origin(kind) is Literal:
+        return {"choices": parts}
+    if get_origin(kind) is Sequence:
+        if get_origin(parts[0]) is tuple:
+            return {"action": "append", "nargs": len(get_args(parts[0]))}
+        return {"action": "extend", "nargs": "+", "type": parts[0]}
+    return _reading(parts[0]) if parts else {"type": kind}
 
 
-def add_interventions(command: Parser) -> None:
-    """The options that say which worlds there are and how much each counts."""
-    command.add_argument(
-        "--do",
-        action="append",
-        default=[],
-        metavar="VARIABLE=VALUES",
-        help="values to set, sex=0,1 or age=20:90:8 (repeatable; default: the paper's sixteen)",
-    )
-    command.add_argument(
-        "--q",
-        default="uniform",
-        metavar="Q",
-        help="uniform, empirical, or a CSV file with a column for each variable and a column count",
-    )
-    command.add_argument(
-        "--effect", choices=["direct", "total"], default="direct", help="(default: direct)"
-    )
-    command.add_argument(
-        "--draws", type=int, metavar="M", help="Monte Carlo draws for each patient, not the grid"
-    )
+def _call(function: Command, given: Mapping[str, object]) -> Iterable[object] | None:
+    """Call a function with the words that were given; all others are its defaults."""
+    values = {}
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if is_dataclass(parameter.annotation):
+            own = {field.name for field in fields(parameter.annotation)} & given.keys()
+            values[name] = replace(parameter.default, **{field: given[field] for field in own})
+        elif name in given:
+            values[name] = given[name]
+    return function(**values)
 
 
-def marginalise(arguments: argparse.Namespace) -> None:
-    """Run predictors in every world."""
-    from cfbook.job import marginalise_to_folder
+def imported(where: str) -> object:
+    """An object by ``module:name``; a class or a function without arguments is called.
 
-    paths = marginalise_to_folder(
-        arguments.out,
-        preset=arguments.preset,
-        hospital=arguments.hospital,
-        folders=folders(arguments),
-        data=arguments.data,
-        images=arguments.images,
-        columns=renamed(arguments.columns),
-        size=arguments.size,
-        generator=arguments.generator,
-        predictors=arguments.predictor,
-        do=arguments.do,
-        q=arguments.q,
-        effect=arguments.effect,
-        draws=arguments.draws,
-        device=arguments.device,
-        max_images=arguments.max_images,
-    )
-    for path in paths:
-        print(path)
+    Example:
+        >>> imported("math:pi")
+        3.141592653589793
+    """
+    module, _, name = where.partition(":")
+    if not module or not name:
+        raise InputError(f"{where!r} is neither a *.safetensors file nor of the form MODULE:NAME")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # where the user's plug-in is
+    try:
+        thing = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the user's module does
+        raise InputError(
+            f"{where!r} cannot be imported from {Path.cwd()} or installed packages: {error}"
+        ) from None
+    return thing() if _makes_one(thing) else thing
 
 
-def add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
-    command = commands.add_parser(
-        "run",
-        help="execute a notebook of the book, with other parameters if you like",
-        description="Execute a notebook from top to bottom and write it with its outputs. A "
-        "parameter that the notebook does not have is refused.",
-    )
-    command.add_argument("source", type=Path, metavar="NOTEBOOK", help="a .md or .ipynb notebook")
-    command.add_argument("out", type=Path, metavar="OUT.ipynb", help="where to write it")
-    command.add_argument(
-        "-p",
-        "--parameter",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-        help="change a parameter; the value is read as YAML (repeatable)",
-    )
-    command.add_argument(
-        "--provenance",
-        type=Path,
-        metavar="FILE.json",
-        help="also write what ran: parameters, commit, hashes, versions, minutes, memory",
-    )
-    command.set_defaults(command=run)
+def _makes_one(thing: object) -> bool:
+    """Whether a thing is a class, or a function that needs no arguments.
+
+    Example:
+        >>> _makes_one(lambda: 1), _makes_one(lambda x, pa: 1), _makes_one(3)
+        (True, False, False)
+    """
+    if not inspect.isfunction(thing):
+        return isinstance(thing, type)
+    options = inspect.signature(thing).parameters.values()
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(option.default is not option.empty or option.kind in optional for option in options)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Execute a notebook."""
-    from cfbook.production.notebooks import read_value
-    from cfbook.production.notebooks import run as run_notebook
+def evaluate(
+    file: Path,
+    *,
+    q: Path | None = None,
+    threshold: float = 0.5,
+    alphas: Sequence[float] = (0.5, 0.25, 0.1),
+    bins: int = 10,
+    replicates: int = 0,
+    patient: str | None = None,
+    json: Path | None = None,
+) -> list[str]:
+    """Every metric of the paper from a table of probabilities.
 
-    given = {name: read_value(name, value) for name, value in arguments.parameter}
-    run_notebook(arguments.source, arguments.out, given, provenance=arguments.provenance)
+    The table has the columns p_obs (probability on the observed image), p_cf_0 ... p_cf_{K-1} (on
+    each counterfactual image) and, if labels are known, y (0 or 1). Intervals resample patients if
+    there is a column patient. Other columns are ignored.
+
+    Args:
+        file (FILE.csv): One row for each image.
+        q (FILE): CSV file with a column q: K intervention probabilities in the order of the p_cf
+            columns, summing to one (default: uniform).
+        threshold (T): A decision is positive if p > T.
+        alphas (A): Tail masses of the tail risks, in [0, 1].
+        bins (B): Calibration bins of equal width.
+        replicates (R): Also print 95 % intervals from R bootstrap samples: of patients if a column
+            says which they are, otherwise of the rows.
+        patient (NAME): The column of patient identifiers, text or whole numbers (default: patient,
+            if there is one).
+        json (OUT): Also write a JSON file: {"S_var": 0.02, ...}, null where undefined; with
+            --replicates also "intervals": {"S_var": [low, high], ...} and "resampling": {level,
+            replicates, patient (the column, or null), patients}.
+    """
+    from cfcore.cells import read_cells
+    from cfcore.checks import check_count, check_weights
+    from cfcore.evaluation import check_options
+    from cfcore.files import write_atomically
+    from cfcore.report import as_frame, as_json, as_text, resampled
+    from cfcore.scores import read_patients, read_scores
+
+    _refuse_overwriting(json, file, q)
+    if replicates:
+        check_count(replicates, "replicates", least=2)
+    elif patient is not None:
+        raise InputError("--patient is about intervals only: ask for them with --replicates R")
+    if file.suffix == ".safetensors":
+        call = "cfcore.Predictions.load(path).bootstrap()"
+        raise InputError(f"{file}: predictions as cfcore marginalise writes them; use {call}")
+    cells = read_cells(file)
+    p_obs, p_cf, y = read_scores(cells)
+    options = {"threshold": threshold, "alphas": alphas, "bins": bins}
+    check_options(**options)
+    if q is not None:
+        weights = read_cells(q)
+        weights.require("q")
+        with weights.blame():
+            options["q"] = check_weights(weights.numbers("q"), p_cf.shape[1])
+    column, identifiers = read_patients(cells, patient) if replicates else (None, None)
+    intervals = {"replicates": replicates, "level": LEVEL}
+    with cells.blame():
+        if replicates:
+            frame = cfcore.bootstrap(p_obs, p_cf, y, **options, patient=identifiers, **intervals)
+        else:
+            frame = as_frame(cfcore.evaluate(p_obs, p_cf, y, **options))
+    patients = len(p_cf) if identifiers is None else len(set(identifiers))
+    resampling = intervals | {"patient": column, "patients": patients} if replicates else None
+    if json is not None:
+        write_atomically(json, as_json(frame, resampling).encode())
+    title = f"{file}: N = {len(p_cf)}, K = {p_cf.shape[1]}{resampled(resampling)}"
+    return [title, as_text(frame)]
+
+
+def _refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
+    """Refuse an output that would replace an input."""
+    if out is None or not out.exists():
+        return
+    for path in inputs:
+        if path is not None and path.exists() and out.samefile(path):
+            raise InputError(f"{out}: this is an input; write the output elsewhere")
 
 
 if __name__ == "__main__":

@@ -2,24 +2,15 @@
 
 from importlib import import_module
 
-# Modules by the name that is imported; the extras are those of pyproject.toml.
-EXTRAS = {
-    "zuko": "generator",
-    "monai": "predictors",
-    "PIL": "datasets",
-    "openpyxl": "datasets",
-    "IPython": "book",
-    "ipykernel": "book",
-    "jupytext": "book",
-    "matplotlib": "book",
-    "myst_nb": "book",
-    "nbformat": "book",
-    "papermill": "book",
-    "psutil": "book",
-    "seaborn": "book",
-    "traitlets": "book",
-    "zmq": "book",
+_BROUGHT = {
+    "generator": "zuko",
+    "predictors": "monai",
+    "datasets": "PIL openpyxl",
+    "book": "IPython ipykernel jupytext matplotlib myst_nb nbformat papermill psutil seaborn "
+    "traitlets zmq",
 }
+EXTRAS = {module: extra for extra, modules in _BROUGHT.items() for module in modules.split()}
+"""The extra of pyproject.toml that brings a module, by the name that is imported."""
 
 
 def advice(module: str) -> str:

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -52,40 +52,36 @@ def _update(digest: "hashlib._Hash", thing: object, seen: dict[int, tuple[int, o
     digest.update(f"|{type(thing).__name__}:".encode())
     if isinstance(thing, PLAIN):
         digest.update(repr(thing).encode())
-        return
-    if id(thing) in seen:  # a cycle, or the same network twice
+    elif id(thing) in seen:  # a cycle, or the same network twice
         digest.update(f"#{seen[id(thing)][0]}".encode())
-        return
-    seen[id(thing)] = len(seen), thing  # kept alive, so that no other object gets its id
-    content = _content(thing)
-    if isinstance(content, bytes):
-        digest.update(content)
-        return
-    for part in content:
-        _update(digest, part, seen)
+    else:
+        seen[id(thing)] = len(seen), thing  # kept alive, so that no other object gets its id
+        content = _content(thing)
+        if isinstance(content, bytes):
+            digest.update(content)
+            return
+        for part in content:
+            _update(digest, part, seen)
 
 
 def _content(thing: object) -> bytes | Iterable[object]:
     """What a thing is made of: bytes, or further things."""
-    if isinstance(thing, Tensor):
-        return _of_tensor(thing)
-    if isinstance(thing, np.ndarray) and thing.dtype != object:
-        return f"{thing.dtype}{thing.shape}".encode() + thing.tobytes()
-    if isinstance(thing, Mapping):
-        return [part for item in thing.items() for part in item]
-    if isinstance(thing, list | tuple | deque | np.ndarray):
-        return thing
-    if isinstance(thing, types.SimpleNamespace | argparse.Namespace):
-        return vars(thing).items()
-    if isinstance(thing, set | frozenset):
-        return sorted(text for text in map(repr, thing) if " at 0x" not in text)
-    if isinstance(thing, type):
-        return _of_class(thing)
+    for kinds, parts in PARTS.items():
+        if isinstance(thing, kinds):
+            return parts(thing)
     if type(thing).__module__.startswith("pandas.") and hasattr(thing, "to_csv"):
         return thing.to_csv().encode()
-    if isinstance(thing, nn.Module):
-        return [type(thing), *_of_network(thing)]
-    return _of_callable(thing) or _of_object(thing)
+    if inspect.isroutine(thing):
+        return [getattr(thing, "__module__", None), thing.__qualname__]
+    if type(thing).__module__.partition(".")[0] in sys.stdlib_module_names:
+        return [repr(thing)] if " at 0x" not in repr(thing) else []
+    fields = dict(getattr(thing, "__dict__", {}))
+    for own in type(thing).__mro__:
+        for name, slot in vars(own).items():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # a slot that is still empty
+                    fields[name] = slot.__get__(thing)
+    return [type(thing), fields]
 
 
 def _of_tensor(thing: Tensor) -> bytes:
@@ -97,42 +93,10 @@ def _of_tensor(thing: Tensor) -> bytes:
         return kind
 
 
-def _of_callable(thing: object) -> list[object]:
-    """The parts of functions, methods and what wraps them; none of anything else."""
-    if isinstance(thing, functools.partial | functools.partialmethod):
-        return [thing.func, thing.args, thing.keywords]
-    if isinstance(thing, types.MethodType | staticmethod | classmethod):
-        return [thing.__func__, getattr(thing, "__self__", None)]
-    if isinstance(thing, property):
-        return [thing.fget]
-    if isinstance(thing, functools.cached_property):
-        return [thing.func]
-    if isinstance(thing, functools._lru_cache_wrapper):
-        return [thing.__wrapped__]
-    if isinstance(thing, types.CodeType):
-        return [thing.co_code, thing.co_names, thing.co_consts]
-    if isinstance(thing, types.FunctionType) and not _installed(thing.__code__.co_filename):
-        own = [thing.__code__, thing.__defaults__, thing.__kwdefaults__, vars(thing)]
-        return [*own, dict(_reached(thing))]
-    if isinstance(thing, types.ModuleType):
-        return [thing.__name__]
-    if inspect.isroutine(thing):
-        return [getattr(thing, "__module__", None), thing.__qualname__]
-    return []
-
-
-def _of_object(thing: object) -> list[object]:
-    if isinstance(thing, logging.Logger):
-        return [thing.name]
-    if type(thing).__module__.partition(".")[0] in sys.stdlib_module_names:
-        return [repr(thing)] if " at 0x" not in repr(thing) else []
-    fields = dict(getattr(thing, "__dict__", {}))
-    for own in type(thing).__mro__:
-        for name, slot in vars(own).items():
-            if isinstance(slot, types.MemberDescriptorType):
-                with contextlib.suppress(AttributeError):  # a slot that is still empty
-                    fields[name] = slot.__get__(thing)
-    return [type(thing), fields]
+def _of_array(thing: np.ndarray) -> bytes | list[object]:
+    if thing.dtype == object:
+        return list(thing)
+    return f"{thing.dtype}{thing.shape}".encode() + thing.tobytes()
 
 
 def _of_class(thing: type) -> list[object]:
@@ -150,6 +114,7 @@ def _of_class(thing: type) -> list[object]:
 
 def _of_network(network: nn.Module) -> Iterator[object]:
     """Weights and fields of a network, compiled or not, but for what torch keeps about it."""
+    yield type(network)
     network = getattr(network, "_orig_mod", network)
     if isinstance(network, torch.jit.ScriptModule):
         yield from (network.code, dict(network.state_dict()))
@@ -161,33 +126,39 @@ def _of_network(network: nn.Module) -> Iterator[object]:
             yield from (name, value)
 
 
-def _reached(function: types.FunctionType) -> Iterator[tuple[str, object]]:
-    """The variables that a function reads and does not set: what it sets is its memory."""
-    codes = list(_codes(function.__code__))
+def _of_function(thing: types.FunctionType) -> list[object]:
+    """Code, defaults and attributes, and the variables that are read and not set.
+
+    What a function sets is its memory, and no part of what it is.
+    """
+    if _installed(thing.__code__.co_filename):
+        return [thing.__module__, thing.__qualname__]
+    codes = list(_codes(thing.__code__))
     steps = [step for code in codes for step in dis.get_instructions(code)]
-    memory = {s.argval for s in steps if s.opname in ("STORE_GLOBAL", "STORE_DEREF")}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+
+    def named(*operations: str) -> set[str]:
+        return {step.argval for step in steps if step.opname in operations}
+
+    memory, reached = named("STORE_GLOBAL", "STORE_DEREF"), {}
+    for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a cell that is still empty
-            if name not in memory:
-                yield name, cell.cell_contents
+            reached |= {} if name in memory else {name: cell.cell_contents}
+    known = sorted((named("LOAD_GLOBAL") - memory) & set(thing.__globals__))
+    found = {name: thing.__globals__[name] for name in known}
+    found |= {name: sys.modules[name] for name in sorted(named("IMPORT_NAME") & set(sys.modules))}
     attributes = {name for code in codes for name in code.co_names}
-    named = {s.argval for s in steps if s.opname == "LOAD_GLOBAL"} - memory
-    found = {n: function.__globals__[n] for n in sorted(named) if n in function.__globals__}
-    modules = sorted({s.argval for s in steps if s.opname == "IMPORT_NAME"} & set(sys.modules))
-    found |= {name: sys.modules[name] for name in modules}
-    yield from found.items()
     for name, value in found.items():
-        yield from _inside(name, value, attributes)
+        reached |= {name: value} | dict(_inside(name, value, attributes))
+    return [thing.__code__, thing.__defaults__, thing.__kwdefaults__, vars(thing), reached]
 
 
 def _inside(name: str, module: object, attributes: set[str]) -> Iterator[tuple[str, object]]:
     """What of the user's own modules, and of modules in them, a function may mean."""
     if isinstance(module, types.ModuleType) and not _installed(getattr(module, "__file__", None)):
         for attribute in sorted(attributes & set(vars(module))):
-            yield f"{name}.{attribute}", vars(module)[attribute]
-            yield from _inside(
-                f"{name}.{attribute}", vars(module)[attribute], attributes - {attribute}
-            )
+            place, value = f"{name}.{attribute}", vars(module)[attribute]
+            yield place, value
+            yield from _inside(place, value, attributes - {attribute})
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -201,3 +172,28 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 def _installed(file: str | None) -> bool:
     """Whether a file belongs to Python or to an installed package; builtins have none."""
     return not file or file.startswith(LIBRARIES)
+
+
+# By kind, the first that fits.
+PARTS: Mapping[object, Callable[[object], bytes | Iterable[object]]] = {
+    Tensor: _of_tensor,
+    np.ndarray: _of_array,
+    Mapping: lambda t: [part for item in t.items() for part in item],
+    (list, tuple, deque): list,
+    (types.SimpleNamespace, argparse.Namespace): lambda t: list(vars(t).items()),
+    (set, frozenset): lambda t: sorted(text for text in map(repr, t) if " at 0x" not in text),
+    type: _of_class,
+    nn.Module: _of_network,
+    types.FunctionType: _of_function,
+    types.CodeType: lambda t: [t.co_code, t.co_names, t.co_consts],
+    types.ModuleType: lambda t: [t.__name__],
+    (types.MethodType, staticmethod, classmethod): lambda t: [
+        t.__func__,
+        getattr(t, "__self__", None),
+    ],
+    (functools.partial, functools.partialmethod): lambda t: [t.func, t.args, t.keywords],
+    property: lambda t: [t.fget],
+    functools.cached_property: lambda t: [t.func],
+    functools._lru_cache_wrapper: lambda t: [t.__wrapped__],
+    logging.Logger: lambda t: [t.name],
+}

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from cfcore.checks import InputError, Numbers
+from cfcore.checks import InputError, Numbers, as_array
 
 Kind = Literal["binary", "categorical", "continuous"]
 
@@ -124,7 +124,11 @@ class CausalGraph(Mapping[str, Variable]):
     def __init__(
         self, variables: Iterable[Variable], parents: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        given = _by_name(variables)
+        given: dict[str, Variable] = {}
+        for variable in variables:
+            if variable.name in given:
+                raise InputError(f"duplicate variable {variable.name!r}")
+            given[variable.name] = variable
         self._parents = _check_parents(given, parents or {})
         self._variables = {name: given[name] for name in _topological(self._parents)}
 
@@ -172,10 +176,6 @@ class CausalGraph(Mapping[str, Variable]):
     def parents(self, name: str) -> tuple[str, ...]:
         """The direct causes of a variable, in the order in which they were given."""
         return self._parents[self[name].name]
-
-    def children(self, name: str) -> tuple[str, ...]:
-        """The direct effects of a variable, in topological order."""
-        return tuple(child for child in self if self[name].name in self._parents[child])
 
     def descendants(self, *names: str) -> tuple[str, ...]:
         """The variables that any of ``names`` causes, directly or not, in topological order.
@@ -226,12 +226,13 @@ class CausalGraph(Mapping[str, Variable]):
         """The text that :meth:`from_yaml` reads."""
         import yaml
 
-        def fields(name: str) -> dict[str, object]:
-            found = {key: value for key, value in asdict(self[name]).items() if value}
-            found |= {"parents": self.parents(name)} if self.parents(name) else {}
-            return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
-
-        given = {name: {k: v for k, v in fields(name).items() if k != "name"} for name in self}
+        found = {name: asdict(self[name]) | {"parents": self._parents[name]} for name in self}
+        given = {
+            name: {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items() if v}
+            for name, fields in found.items()
+        }
+        for name in self:
+            del given[name]["name"]
         return yaml.safe_dump(given, sort_keys=False, default_flow_style=None, allow_unicode=True)
 
 
@@ -255,52 +256,45 @@ def as_codes(values: Numbers, name: str, graph: CausalGraph | None) -> np.ndarra
         array([ 1., nan])
     """
     variable = graph[name] if graph is not None and name in graph else None
-    array = np.asarray(values)
-    if array.dtype.kind in "biuf" and (variable is None or variable.kind == "continuous"):
-        return array
-    numbers = np.full(len(array), np.nan)
-    for row, value in enumerate(array):
-        if value is None or value != value:
-            continue
-        if isinstance(value, str) and variable is None:
-            problem = f"{value!r} is text: pass graph=, which lists the categories of {name}"
-            raise InputError(problem, column=name, row=row)
+    discrete = variable is not None and variable.kind != "continuous"
+    codes = np.asarray(values)
+    if codes.dtype.kind in "biuf" and not discrete:
+        return codes
+    codes = codes.astype(object)
+    for row, value in enumerate(codes.tolist()):
         try:
-            free = variable is None or (variable.kind == "continuous" and isinstance(value, float))
-            numbers[row] = float(value) if free else variable.check(value)
+            if value is None or value != value:
+                codes[row] = math.nan
+            elif isinstance(value, str) and variable is None:
+                raise InputError(f"{value!r} is text: pass graph=, which lists its categories")
+            elif discrete or isinstance(value, str):
+                codes[row] = variable.check(value)
         except InputError as error:
             raise InputError(error.problem, column=name, row=row) from None
-    return numbers
+    return as_array(codes, name)
 
 
-def _variable(name: object, fields: object) -> Variable:
-    known = {"kind", "categories", "range", "units", "parents"}
+def _variable(name: str, fields: object) -> Variable:
+    """A variable from what YAML says of it."""
+    known = ("categories", "kind", "parents", "range", "units")
     if not isinstance(fields, dict):
         raise InputError(f"{name}: its kind is needed, such as {{kind: binary}}, not {fields!r}")
-    strange = sorted(set(fields) - known)
-    if strange or "kind" not in fields:
-        raise InputError(
-            f"{name}: {f'unknown key {strange[0]!r}' if strange else 'no kind'}; "
-            f"a variable has {', '.join(sorted(known))}"
-        )
+    strange = [f"unknown key {key!r}" for key in fields if key not in known]
+    strange += [] if "kind" in fields else ["no kind"]
+    if strange:
+        raise InputError(f"{name}: {strange[0]}; a variable has {', '.join(known)}")
     for key in ("categories", "range", "parents"):
         if not isinstance(fields.get(key, []), list):
             raise InputError(f"{name}: {key} is a list, not {fields[key]!r}")
-    categories, ends = fields.get("categories", []), fields.get("range")
-    for category in categories:
+    for category in fields.get("categories", ()):
         if not isinstance(category, str):
             raise InputError(f"{name}: the category {category!r} is not text: put it in quotes")
-    ends = None if ends is None else tuple(map(float, ends))
-    return Variable(name, fields["kind"], tuple(categories), ends, fields.get("units", ""))
-
-
-def _by_name(variables: Iterable[Variable]) -> dict[str, Variable]:
-    given: dict[str, Variable] = {}
-    for variable in variables:
-        if variable.name in given:
-            raise InputError(f"duplicate variable {variable.name!r}")
-        given[variable.name] = variable
-    return given
+    ends = fields.get("range")
+    if ends is not None and [isinstance(end, int | float) for end in ends] != [True, True]:
+        raise InputError(f"{name}: range is two numbers, not {ends}")
+    ends = None if ends is None else (float(ends[0]), float(ends[1]))
+    categories, units = tuple(fields.get("categories", ())), fields.get("units", "")
+    return Variable(name, fields["kind"], categories, ends, units)
 
 
 def _check_parents(

@@ -113,9 +113,7 @@ def repeat(tree: object, times: int) -> object:
         return tree_map(lambda leaf: leaf.repeat_interleave(times, dim=0), tree)
 
 
-def decode(
-    job: Job, noise: object, pa: Parents, do: Mapping[str, Tensor]
-) -> tuple[Tensor, Parents]:
+def _decode(job: Job, noise: Noise, pa: Parents, do: Values) -> tuple[Tensor, Parents]:
     """The images of b patients in k worlds, patient by patient, and their parents there.
 
     Args:
@@ -133,10 +131,10 @@ def decode(
     if job.effect == "total":
         flat = {name: pa[name] for name in job.held} | flat
     acted = act(job.generator, pa, flat, job.effect)
-    return draw(job, repeat(noise, times), acted), acted
+    return _draw(job, repeat(noise, times), acted), acted
 
 
-def draw(job: Job, noise: Noise, pa: Parents) -> Tensor:
+def _draw(job: Job, noise: Noise, pa: Parents) -> Tensor:
     """The images that the noise gives under the parents, one for each row."""
     rows, name = len(next(iter(pa.values()))), f"{type(job.generator).__name__}.predict()"
     with blaming(name, next(iter(pa.values()))):
@@ -149,7 +147,7 @@ def draw(job: Job, noise: Noise, pa: Parents) -> Tensor:
     return images
 
 
-def read(job: Job, x: Tensor, pa: Parents) -> Tensor:
+def _read(job: Job, x: Tensor, pa: Parents) -> Tensor:
     """The logits of all outputs of all predictors, shape (outputs, images)."""
     x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
     counts = Counter(output.predictor for output in job.outputs)
@@ -158,14 +156,14 @@ def read(job: Job, x: Tensor, pa: Parents) -> Tensor:
     return torch.cat(parts)
 
 
-def without_residual(noise: Noise) -> Noise | None:
+def _without_residual(noise: Noise) -> Noise | None:
     """The noise with its ``"residual"`` set to zero; None if it has no part of that name.
 
     A generator that holds what it cannot explain reproduces every image under the null
     intervention. What it does explain shows without the residual only.
 
     Example:
-        >>> without_residual({"z": torch.ones(1), "residual": torch.ones(1)})
+        >>> _without_residual({"z": torch.ones(1), "residual": torch.ones(1)})
         {'z': tensor([1.]), 'residual': tensor([0.])}
     """
     if not isinstance(noise, Mapping) or not isinstance(noise.get("residual"), Tensor):
@@ -192,16 +190,16 @@ def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) ->
     """
     with blaming(f"{type(job.generator).__name__}.abduct()", x):
         noise = job.generator.abduct(x, pa, index=index)
-    bare = without_residual(noise)
-    own = [x] if bare is None else [x, draw(job, bare, pa)]
+    bare = _without_residual(noise)
+    own = [x] if bare is None else [x, _draw(job, bare, pa)]
     do = {name: torch.cat((pa[name][:, None], values), dim=1) for name, values in do.items()}
     parts: list[Tensor] = []
     for some in torch.arange(job.worlds + 1).split(max(1, job.max_images // len(x))):
-        images, acted = decode(job, noise, pa, {name: v[:, some] for name, v in do.items()})
+        images, acted = _decode(job, noise, pa, {name: v[:, some] for name, v in do.items()})
         if not parts:
             images = torch.cat((*own, images))
             acted = {n: torch.cat((*[pa[n]] * len(own), values)) for n, values in acted.items()}
-        found = read(job, images, acted)
+        found = _read(job, images, acted)
         if not parts:
             first, found = found.tensor_split((len(own) * len(x),), dim=1)
             parts += first.split(len(x), dim=1)
@@ -212,7 +210,7 @@ def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) ->
     return torch.stack((observed, null, decoded, *worlds), dim=2)
 
 
-def shard_logits(job: Job, rows: np.ndarray, bar: tqdm) -> Tensor:
+def _shard_logits(job: Job, rows: np.ndarray, bar: tqdm) -> Tensor:
     """Logits of one shard of patients on the CPU, shape (outputs, len(rows), 3 + K).
 
     When memory runs out, the images in flight are halved and the shard begins again.
@@ -220,7 +218,7 @@ def shard_logits(job: Job, rows: np.ndarray, bar: tqdm) -> Tensor:
     while True:
         try:
             with torch.inference_mode():
-                found = torch.cat(list(chunks(job, rows, bar)), dim=1).cpu()
+                found = torch.cat(list(_chunks(job, rows, bar)), dim=1).cpu()
             return found.clone()
         except torch.OutOfMemoryError:
             if job.max_images == 1:
@@ -229,7 +227,7 @@ def shard_logits(job: Job, rows: np.ndarray, bar: tqdm) -> Tensor:
             bar.write(f"out of memory: going on with {job.max_images} images in flight")
 
 
-def chunks(job: Job, rows: np.ndarray, bar: tqdm) -> Iterator[Tensor]:
+def _chunks(job: Job, rows: np.ndarray, bar: tqdm) -> Iterator[Tensor]:
     """Logits of as many whole patients as memory allows, chunk by chunk, where they were made."""
     data = job.data.take(rows)
     index = data.index.to(job.device)
@@ -241,20 +239,8 @@ def chunks(job: Job, rows: np.ndarray, bar: tqdm) -> Iterator[Tensor]:
             for name, values in job.values.items()
         }
         x = batch.x.to(job.device)
-        yield chunk_logits(job, x, fill_in(job.generator, x, pa), index[batch.rows], do)
+        yield chunk_logits(job, x, _fill_in(job.generator, x, pa), index[batch.rows], do)
         bar.update(len(own) * (2 + job.worlds))
-
-
-def check_finite(job: Job, found: Tensor, rows: np.ndarray) -> None:
-    """Refuse a logit that is not a number, by predictor and patient."""
-    bad = ~found.isfinite()
-    bad[:, :, 2] = False  # none without a residual
-    if bad.any():
-        g, row, _ = bad.nonzero()[0].tolist()
-        raise InputError(
-            f"predictor {job.outputs[g].key!r} gives {found[bad][0].item()} for patient "
-            f"{job.data.patient[rows[row]]!r}"
-        )
 
 
 def shard_rows(rows: np.ndarray) -> list[np.ndarray]:
@@ -262,21 +248,22 @@ def shard_rows(rows: np.ndarray) -> list[np.ndarray]:
     return [rows[start : start + SHARD] for start in range(0, len(rows), SHARD)]
 
 
-def finished(job: Job, rows: np.ndarray, shards: Shards) -> list[Tensor | None]:
+def _finished(job: Job, rows: np.ndarray, shards: Shards) -> list[Tensor | None]:
     """The shards of earlier runs, None for those to be computed.
 
     All are read, and some patients of each are computed again, before anything else is, so that a
     damaged shard, or one of other models, shows at once.
     """
+    pieces = shard_rows(rows)
     parts = [
         shards.read(number, job.shape(some), job.images(some)) if shards.has(number) else None
-        for number, some in enumerate(shard_rows(rows))
+        for number, some in enumerate(pieces)
     ]
     if any(part is None for part in parts):
         shards.check_writable(job.shape(rows[:SHARD]))
-    for number, some in enumerate(shard_rows(rows)):
-        if parts[number] is not None:
-            check_kept(job, some, parts[number], shards, number)
+    for number, (some, part) in enumerate(zip(pieces, parts, strict=True)):
+        if part is not None:
+            check_kept(job, some, part, shards, number)
     return parts
 
 
@@ -296,7 +283,7 @@ def check_kept(job: Job, rows: np.ndarray, kept: Tensor, shards: Shards, number:
     """
     some = np.unique(np.linspace(0, len(rows) - 1, CHECKED).astype(int))
     with tqdm(disable=True) as bar:
-        now = shard_logits(replace(job, workers=0), rows[some], bar)
+        now = _shard_logits(replace(job, workers=0), rows[some], bar)
     then, near = kept[:, some], AGREEMENT[shards.half]
     wrong = ~torch.isclose(now, then, rtol=near, atol=near, equal_nan=True)
     if wrong.any():
@@ -310,7 +297,7 @@ def check_kept(job: Job, rows: np.ndarray, kept: Tensor, shards: Shards, number:
         )
 
 
-def new_shard(job: Job, number: int, rows: np.ndarray, shards: Shards, bar: tqdm) -> Tensor:
+def _new_shard(job: Job, number: int, rows: np.ndarray, shards: Shards, bar: tqdm) -> Tensor:
     """Compute and keep one shard, if there is room to keep it and every logit is a number.
 
     What the images are is noted before they are read: should one be replaced meanwhile, the shard
@@ -318,8 +305,15 @@ def new_shard(job: Job, number: int, rows: np.ndarray, shards: Shards, bar: tqdm
     """
     shards.check_writable(job.shape(rows))
     images = job.images(rows) if shards.folder else ""
-    part = shard_logits(job, rows, bar)
-    check_finite(job, part, rows)
+    part = _shard_logits(job, rows, bar)
+    bad = ~part.isfinite()
+    bad[:, :, 2] = False  # none without a residual
+    if bad.any():
+        g, row, column = bad.nonzero()[0].tolist()
+        raise InputError(
+            f"predictor {job.outputs[g].key!r} gives {part[g, row, column].item()} for patient "
+            f"{job.data.patient[rows[row]]!r}"
+        )
     shards.write(number, part, images)
     return part
 
@@ -401,26 +395,25 @@ def marginalise(
     check_generator(generator)
     for name, given, kind in (("data", data, Patients), ("grid", grid, Grid)):
         if not isinstance(given, kind):
-            raise InputError(
-                f"must be a {kind.__name__}, not a {type(given).__name__}", column=name
-            )
+            problem = f"must be a {kind.__name__}, not a {type(given).__name__}"
+            raise InputError(problem, column=name)
     if effect not in get_args(Effect):
         raise InputError(f"is 'direct' or 'total', not {effect!r}", column="effect")
     outputs, device = find_outputs(predictors, data, labels), check_device(device)
     facts = dict(provenance or {}) | marked(data.restricted)
-    imputed = count_imputed(generator, data)
+    imputed = _count_imputed(generator, data)
     if imputed:
-        LOG.info("imputed from the image: %s", tell(imputed))
+        LOG.info("imputed from the image: %s", _tell(imputed))
         facts = {"imputed": imputed} | facts
     values = dict(grid.values) if draws is None else grid.draws(len(data), draws, seed=seed)
-    check_recorded(values, data, generator)
+    _check_recorded(values, data, generator)
     job = Job(generator, predictors, outputs, data, values, effect, device, max_images, workers)
     with evaluating(generator, *predictors.values()):
-        found = all_logits(job, resume_dir, progress)
-    return collect(job, found, grid.q if draws is None else None, facts)
+        found = _all_logits(job, resume_dir, progress)
+    return _collect(job, found, grid.q if draws is None else None, facts)
 
 
-def check_recorded(values: Values, data: Patients, generator: Generator) -> None:
+def _check_recorded(values: Values, data: Patients, generator: Generator) -> None:
     """Refuse interventions on variables that were not recorded, of which the null world is one."""
     imputes = getattr(generator, "imputes", False)
     for name in values:
@@ -437,7 +430,7 @@ def check_recorded(values: Values, data: Patients, generator: Generator) -> None
             )
 
 
-def count_imputed(generator: Generator, data: Patients) -> dict[str, int]:
+def _count_imputed(generator: Generator, data: Patients) -> dict[str, int]:
     """How many values of each parent a generator has to fill in, of those that miss some.
 
     A generator says by ``names`` which parents it needs and by ``imputes`` whether it can fill
@@ -453,7 +446,7 @@ def count_imputed(generator: Generator, data: Patients) -> dict[str, int]:
     if counts and not getattr(generator, "imputes", False):
         row = min(int(missing[name].nonzero()[0]) for name in counts)
         raise InputError(
-            f"parents are missing ({tell(counts)}; the first for patient {data.patient[row]!r}), "
+            f"parents are missing ({_tell(counts)}; the first for patient {data.patient[row]!r}), "
             f"and {type(generator).__name__} cannot impute them: leave such rows out, or use a "
             "generator trained on partly labelled images",
             column=next(iter(counts)),
@@ -462,17 +455,17 @@ def count_imputed(generator: Generator, data: Patients) -> dict[str, int]:
     return counts
 
 
-def tell(counts: Mapping[str, int]) -> str:
+def _tell(counts: Mapping[str, int]) -> str:
     """Counts in words.
 
     Example:
-        >>> tell({"sex": 3, "age": 1})
+        >>> _tell({"sex": 3, "age": 1})
         'sex of 3 rows, age of 1 row'
     """
     return ", ".join(f"{name} of {n:,} row{'s' * (n != 1)}" for name, n in counts.items())
 
 
-def fill_in(generator: Generator, x: Tensor, pa: Parents) -> Parents:
+def _fill_in(generator: Generator, x: Tensor, pa: Parents) -> Parents:
     """The parents of some images, with missing ones filled in by a generator that imputes."""
     names = [name for name in getattr(generator, "names", ()) if name in pa]
     if not getattr(generator, "imputes", False) or not any(pa[n].isnan().any() for n in names):
@@ -480,37 +473,32 @@ def fill_in(generator: Generator, x: Tensor, pa: Parents) -> Parents:
     return {**pa, **generator.impute(x, {name: pa[name] for name in names})}
 
 
-def all_logits(job: Job, folder: str | Path | None, progress: bool) -> Tensor:
+def _all_logits(job: Job, folder: str | Path | None, progress: bool) -> Tensor:
     """The logits of everyone, shape (outputs, N, 3 + K), from finished shards or anew."""
     processes = Processes.current(job.device)
     rows = np.arange(processes.rank, len(job.data), processes.size)
     shards = Shards(folder, job.fingerprint() if folder else {}, processes, job.data.restricted)
-    parts, images = finished(job, rows, shards), 2 + job.worlds
-    with tqdm(
-        total=len(rows) * images, unit=" images", unit_scale=True, disable=not progress
-    ) as bar:
+    parts, images = _finished(job, rows, shards), 2 + job.worlds
+    whole = {"total": len(rows) * images, "unit": " images", "unit_scale": True}
+    with tqdm(**whole, disable=not progress) as bar:
         for number, some in enumerate(shard_rows(rows)):
             if parts[number] is None:
-                parts[number] = new_shard(job, number, some, shards, bar)
+                parts[number] = _new_shard(job, number, some, shards, bar)
             else:
                 bar.update(len(some) * images)
     empty = torch.zeros(job.shape(rows[:0]))
     return processes.gather(torch.cat([empty, *parts], dim=1), len(job.data))
 
 
-def collect(
+def _collect(
     job: Job, found: Tensor, q: Tensor | None, facts: Mapping[str, object]
 ) -> dict[str, Predictions]:
     """The predictions of each output from all logits, shape (outputs, N, 3 + K)."""
-    several = {o.predictor: [] for o in job.outputs if o.key != o.predictor}
-    for output in job.outputs:
-        several.get(output.predictor, []).append(output.label)
     made = {}
     for output, own in zip(job.outputs, found, strict=True):
         observed, null, decoded = own[:, :FIRST].T.contiguous().unbind()
         known = {"predictor": output.predictor, "label": output.label, "effect": job.effect}
-        if output.predictor in several:
-            known["outputs"] = several[output.predictor]
+        known |= {"outputs": output.among} if output.among else {}
         made[output.key] = Predictions(
             logit_obs=observed,
             logit_null=null,

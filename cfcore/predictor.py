@@ -3,7 +3,7 @@
 import inspect
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -42,12 +42,14 @@ class Output(NamedTuple):
         predictor: The name of the predictor.
         label: The name of the label that it is judged by, if it has one.
         y: The labels, shape (N,), None unless all are known.
+        among: The labels of all outputs of the predictor, if it has several.
     """
 
     key: str
     predictor: str
-    label: str | None
-    y: Tensor | None
+    label: str | None = None
+    y: Tensor | None = None
+    among: Sequence[str] = ()
 
 
 def check_predictors(predictors: Mapping[str, Predictor]) -> None:
@@ -110,23 +112,11 @@ def blaming(what: str, x: Tensor | None = None) -> Iterator[None]:
         raise InputError(f"{what} fails{seen}: {type(error).__name__}: {error}") from error
 
 
-def takes_parents(network: nn.Module) -> bool:
-    """Whether a network is called with parents too: if its second argument is called ``pa``.
-
-    Another second argument is an option of its own, and is left alone.
-
-    Example:
-        >>> takes_parents(nn.Linear(2, 1))
-        False
-    """
-    try:
-        return list(inspect.signature(network.forward).parameters)[1:2] == ["pa"]
-    except (TypeError, ValueError):
-        return False
-
-
 def logits(name: str, predictor: Predictor, count: int, x: Tensor, pa: Parents) -> Tensor:
     """The logits of a predictor, shape (count, images).
+
+    A network is called with the parents too if its second argument is called ``pa``; another second
+    argument is an option of its own, and is left alone.
 
     Args:
         name: Its name.
@@ -138,19 +128,21 @@ def logits(name: str, predictor: Predictor, count: int, x: Tensor, pa: Parents) 
     Raises:
         InputError: If it gives anything but so many logits for each image; it is named.
     """
-    alone = isinstance(predictor, nn.Module) and not takes_parents(predictor)
+    alone = isinstance(predictor, nn.Module)
+    with suppress(AttributeError, TypeError, ValueError):  # functions, and what has no signature
+        alone &= list(inspect.signature(predictor.forward).parameters)[1:2] != ["pa"]
     with blaming(f"predictor {name!r}", x):
         out = predictor(x) if alone else predictor(x, pa)
     if not isinstance(out, Tensor):
         raise InputError(f"predictor {name!r} gives a {type(out).__name__}, not a tensor of logits")
     rows = out[:, None] if out.ndim == 1 else out
     if rows.shape != (len(x), count):
-        wanted = "one logit for each" if count == 1 else f"one for each of {count} labels"
-        choose = f"choose one output, lambda x, pa: {name}(x)[:, 0]"
+        wanted = f"one for each of {count} labels; "
+        if count == 1:
+            wanted = f"one logit for each; choose one output, lambda x, pa: {name}(x)[:, 0], "
         raise InputError(
             f"predictor {name!r} gives a tensor of shape {tuple(out.shape)} for {len(x)} images, "
-            f"not {wanted}; {choose if count == 1 else ''}or name its labels, "
-            f"labels={{{name!r}: [...]}}"
+            f"not {wanted}or name its labels, labels={{{name!r}: [...]}}"
         )
     return rows.T.float()
 
@@ -204,21 +196,22 @@ def find_outputs(
 
 
 def _given(given: str | Sequence[str] | Numbers | None, data: Patients, name: str) -> list[Output]:
-    if given is None:
-        return [Output(name, name, None, None)]
     place = f"labels[{name!r}]"
     names = [given] if isinstance(given, str) else given
+    if given is None:
+        return [Output(name, name)]
     if isinstance(names, list | tuple) and names and all(isinstance(n, str) for n in names):
         if len(set(names)) < len(names):
             raise InputError(f"a label is named twice in {list(names)}", column=place)
-        keys = [name] if len(names) == 1 else [f"{name}:{label}" for label in names]
-        pairs = zip(keys, names, strict=True)
-        return [Output(key, name, label, _known(label, data, place)) for key, label in pairs]
+        if len(names) == 1:
+            return [Output(name, name, names[0], _known(names[0], data, place))]
+        found = {label: _known(label, data, place) for label in names}
+        return [Output(f"{name}:{n}", name, n, y, list(names)) for n, y in found.items()]
     values = as_tensor(given, place, axes=1)
     if len(values) != len(data):
         raise InputError(f"has {len(values)} rows, but there are {len(data)}", column=place)
     check_labels(values, place)
-    return [Output(name, name, None, values.long().cpu())]
+    return [Output(name, name, y=values.long().cpu())]
 
 
 def _known(label: str, data: Patients, place: str) -> Tensor | None:

@@ -83,37 +83,46 @@ def as_text(frame: "pd.DataFrame", digits: int = 4) -> str:
     return "\n".join([*lines, NOTE] if doubtful else lines)
 
 
-def as_json(
-    metrics: Mapping[str, float],
-    frame: "pd.DataFrame | None" = None,
-    resampling: Mapping[str, object] | None = None,
-) -> str:
+def as_json(frame: "pd.DataFrame", resampling: Mapping[str, object] | None = None) -> str:
     """A report as a JSON object; undefined metrics are null.
 
     Args:
-        metrics: The estimates, each an entry of its own.
-        frame: Columns ``metric, low, high``, for an entry ``intervals`` that holds the two ends of
-            each interval, or null.
-        resampling: What the intervals came from, for an entry of that name; without it there is
-            no entry about intervals.
+        frame: Columns ``metric, estimate`` and perhaps ``low, high``: each estimate is an entry.
+        resampling: What the intervals came from, for an entry of that name, and one ``intervals``
+            that holds the two ends of each interval, or null.
 
     Returns:
         The text.
 
     Example:
-        >>> as_json({"S_var": 0.25, "S_rank": float("nan")})
+        >>> as_json(as_frame({"S_var": 0.25, "S_rank": float("nan")}))
         '{\\n  "S_var": 0.25,\\n  "S_rank": null\\n}\\n'
     """
-    report: dict[str, object] = {name: number(value) for name, value in metrics.items()}
-    if frame is not None and resampling is not None:
-        ends = zip(frame.metric, map(number, frame.low), map(number, frame.high), strict=True)
-        report["intervals"] = {
-            name: None if None in (low, high) else [low, high] for name, low, high in ends
-        }
+    rows = frame.set_index("metric").astype(float).to_dict("index")
+    report: dict[str, object] = {name: _number(row["estimate"]) for name, row in rows.items()}
+    if resampling is not None:
+        ends = {name: [_number(row["low"]), _number(row["high"])] for name, row in rows.items()}
+        report["intervals"] = {name: None if None in pair else pair for name, pair in ends.items()}
         report["resampling"] = dict(resampling)
     return json.dumps(report, indent=2, allow_nan=False) + "\n"
 
 
-def number(value: float) -> float | None:
+def _number(value: float) -> float | None:
     """A number as JSON has it: null if it is undefined."""
-    return None if value != value else float(value)
+    return None if value != value else value
+
+
+def resampled(resampling: Mapping[str, object] | None) -> str:
+    """What was resampled, as the end of a line.
+
+    Example:
+        >>> resampled({"level": 0.95, "replicates": 200, "patient": None, "patients": 1000})
+        '; 95 % intervals from 200 samples of the 1000 rows (no column patient: see --patient)'
+    """
+    if resampling is None:
+        return ""
+    what = f"{resampling['patients']} patients (column {resampling['patient']})"
+    if resampling["patient"] is None:
+        what = f"the {resampling['patients']} rows (no column patient: see --patient)"
+    samples = f"{resampling['replicates']} samples of {what}"
+    return f"; {100 * resampling['level']:.0f} % intervals from {samples}"

@@ -9,20 +9,33 @@ Only Kendall's coefficient is recomputed from nothing.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cfcore.checks import InputError, check_count, check_fraction
-from cfcore.evaluate import Table, UndefinedMetricWarning
-from cfcore.metrics.calibration import bin_index
-from cfcore.metrics.ranking import Groups, kendall, tie_groups
-from cfcore.metrics.summary import Question, blocks
+from cfcore.checks import InputError, Numbers, UndefinedMetricWarning, check_count, check_fraction
+from cfcore.evaluation import as_numbers, check_options, check_scores
+from cfcore.intervals import Rule, interval, rule
+from cfcore.metrics.calibration import bin_errors, bin_index
+from cfcore.metrics.loss import Loss
+from cfcore.metrics.ranking import (
+    Groups,
+    kendall,
+    mean_absolute_rank_change,
+    rank_stability,
+    tie_groups,
+)
+from cfcore.metrics.summary import Block, Options, Scores, blocks, reduce
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHUNK = 50  # replicates at a time
+USAGE = "compare((p_obs, p_cf), (other_obs, other_cf), y)"
 
 
 @dataclass(frozen=True)
@@ -111,108 +124,231 @@ def check_resampling(
     return Resampling(code, patients, replicates, min(rank_replicates, replicates), level, seed)
 
 
-@dataclass(frozen=True)
-class Contributions:
-    """What each patient contributes to each metric.
-
-    Attributes:
-        means: Names of the metrics that are means over rows.
-        sums: Sums over the rows of a patient: the number of rows, the summands of ``means``, then
-            for each kind of score the size and the excess of each bin, shape (P, C).
-        observed: Observed scores, shape (N,).
-        marginal: Marginalised scores, shape (N,).
-    """
-
-    means: list[str]
-    sums: Tensor
-    observed: Tensor
-    marginal: Tensor
-
-
-def contributions(table: Table, question: Question, sampling: Resampling) -> Contributions:
-    """Compute every patient's contributions, in one pass over the scores."""
-    parts = list(blocks(table.obs, table.cf, table.q, table.y, question, table.read))
-    means = list(parts[0][0])
-    rows = torch.cat([torch.stack(list(part.values()), dim=1) for part, *_ in parts]).cpu()
-    p_obs, p_bar = (torch.cat(scores).cpu() for scores in list(zip(*parts, strict=True))[1:])
-
-    columns = [torch.ones(len(rows), 1, dtype=torch.float64), rows]
-    if table.y is not None:
-        for p in (p_obs, p_bar):
-            member = torch.nn.functional.one_hot(bin_index(p, question.bins), question.bins)
-            columns += [member, member * (table.y.cpu().double() - p)[:, None]]
-    rows = torch.cat(columns, dim=1)
-    sums = rows.new_zeros(sampling.patients, rows.shape[1]).index_add_(0, sampling.code, rows)
-    return Contributions(means, sums, p_obs, p_bar)
-
-
-def mean_replicates(given: Contributions, counts: Tensor, bins: int) -> dict[str, Tensor]:
-    """Metrics that are means or follow from sums by bin, for each replicate, shape (B,)."""
-    size, means, by_bin = (counts.double() @ given.sums).tensor_split((1, 1 + len(given.means)), 1)
-    metrics = dict(zip(given.means, (means / size).unbind(dim=1), strict=True))
-    if by_bin.shape[1]:
-        sizes = by_bin.split(bins, dim=1)
-        for which, members, excess in (("orig", *sizes[:2]), ("marg", *sizes[2:])):
-            metrics[f"ECE_{which}"] = excess.abs().sum(dim=1) / size[:, 0]
-            metrics[f"MCE_{which}"] = (excess.abs() / members.clamp(min=1)).amax(dim=1)
-    return metrics
-
-
-def weighted_ranks(groups: Groups, weight: Tensor) -> Tensor:
-    """Average ranks in samples that hold each row ``weight`` times, shape (B, N).
-
-    Example:
-        >>> groups = tie_groups(torch.tensor([0.3, 0.1]))
-        >>> weighted_ranks(groups, torch.tensor([[1.0, 1.0], [1.0, 3.0]])).tolist()
-        [[2.0, 1.0], [4.0, 2.0]]
-    """
-    index = groups.index.expand_as(weight)
-    size = torch.zeros_like(weight).scatter_add_(1, index, weight)
-    return (size.cumsum(dim=1) - (size - 1) / 2).gather(1, index)
-
-
-def weighted_correlation(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Pearson correlation in samples that hold each row ``weight`` times, shape (B,)."""
-    total = weight.sum(dim=1, keepdim=True)
-    x = x - (weight * x).sum(dim=1, keepdim=True) / total
-    y = y - (weight * y).sum(dim=1, keepdim=True) / total
-    xy, xx, yy = ((weight * a * b).sum(dim=1) for a, b in ((x, y), (x, x), (y, y)))
-    return xy / (xx * yy).sqrt()
-
-
-def rank_replicates(given: Contributions, counts: Tensor, code: Tensor) -> dict[str, Tensor]:
-    """Rank metrics for each replicate, shape (B,)."""
-    weight = counts[:, code]
-    samples = [torch.repeat_interleave(times) for times in weight]
-    tau = [kendall(given.observed[rows], given.marginal[rows]).item() for rows in samples]
-
-    weight = weight.double()
-    ranks = [weighted_ranks(tie_groups(p), weight) for p in (given.observed, given.marginal)]
-    change = (weight * (ranks[0] - ranks[1]).abs()).sum(dim=1) / weight.sum(dim=1)
-    return {
-        "S_rank": weighted_correlation(*ranks, weight),
-        "tau_b": torch.tensor(tau, dtype=torch.float64),
-        "abs_rank_change": change,
-    }
-
-
-def replicate(table: Table, question: Question, sampling: Resampling) -> dict[str, np.ndarray]:
-    """All metrics for all replicates.
+def replicate(scores: Scores, options: Options, sampling: Resampling) -> dict[str, np.ndarray]:
+    """All metrics on all patients, and on every sample of them, in one pass over the scores.
 
     Args:
-        table: Checked scores.
-        question: What is to be computed.
+        scores: Checked scores.
+        options: What is to be computed.
         sampling: How patients are resampled.
 
     Returns:
-        Values by metric, each of shape (replicates,), or (rank_replicates,) for rank metrics; NaN
-        if there is only one patient, who is in every sample.
+        Values by metric, the estimate first, each of shape (1 + replicates,), or
+        (1 + rank_replicates,) for rank metrics; replicates are NaN if there is only one patient,
+        who is in every sample.
     """
-    given = contributions(table, question, sampling)
+    parts = list(blocks(scores, options))
+    estimates = as_numbers(reduce(parts, scores.y, options))
+    p_obs, p_bar = (torch.cat([part[i] for part in parts]).cpu() for i in (1, 2))
+    sums = _sums(parts, p_obs, p_bar, scores.y, options.bins, sampling)
+    groups = tie_groups(p_obs), tie_groups(p_bar)
     chunks = []
     for i, counts in enumerate(sampling.counts()):
-        metrics = mean_replicates(given, counts, question.bins)
         ranked = max(0, min(len(counts), sampling.rank_replicates - i * CHUNK))
-        chunks.append(metrics | rank_replicates(given, counts[:ranked], sampling.code))
-    values = {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in chunks[0]}
-    return values if sampling.patients > 1 else {name: v * np.nan for name, v in values.items()}
+        metrics = _mean_replicates(list(parts[0][0]), sums, counts, options.bins)
+        chunks.append(metrics | _rank_replicates(*groups, counts[:ranked][:, sampling.code]))
+    values = {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in estimates}
+    known = 1 if sampling.patients > 1 else np.nan
+    return {name: np.append(value, known * values[name]) for name, value in estimates.items()}
+
+
+def _sums(
+    parts: Sequence[Block],
+    p_obs: Tensor,
+    p_bar: Tensor,
+    y: Tensor | None,
+    bins: int,
+    sampling: Resampling,
+) -> Tensor:
+    """Sums over the rows of each patient, shape (P, C).
+
+    The columns are the number of rows, the summands of the metrics that are means, then for each
+    kind of score the size and the excess of each calibration bin.
+    """
+    rows = torch.cat([torch.stack(list(part[0].values()), dim=1) for part in parts]).cpu()
+    columns = [torch.ones(len(rows), 1, dtype=torch.float64), rows]
+    for p in (p_obs, p_bar) if y is not None else ():
+        member = torch.nn.functional.one_hot(bin_index(p, bins), bins)
+        columns += [member, member * (y.cpu().double() - p)[:, None]]
+    rows = torch.cat(columns, dim=1)
+    return rows.new_zeros(sampling.patients, rows.shape[1]).index_add_(0, sampling.code, rows)
+
+
+def _mean_replicates(
+    means: Sequence[str], sums: Tensor, counts: Tensor, bins: int
+) -> dict[str, Tensor]:
+    """Metrics that are means or follow from sums by bin, for each replicate, shape (B,)."""
+    size, total, by_bin = (counts.double() @ sums).tensor_split((1, 1 + len(means)), dim=1)
+    metrics = dict(zip(means, (total / size).unbind(dim=1), strict=True))
+    if by_bin.shape[1]:
+        sizes = by_bin.split(bins, dim=1)
+        metrics["ECE_orig"], metrics["MCE_orig"] = bin_errors(*sizes[:2])
+        metrics["ECE_marg"], metrics["MCE_marg"] = bin_errors(*sizes[2:])
+    return metrics
+
+
+def _rank_replicates(p_obs: Groups, p_bar: Groups, weight: Tensor) -> dict[str, Tensor]:
+    """Rank metrics for each replicate, shape (B,), in which each row is ``weight`` (B, N) times."""
+    samples = [torch.repeat_interleave(times) for times in weight]
+    tau = [kendall(p_obs.take(rows), p_bar.take(rows)).item() for rows in samples]
+    weight = weight.double()
+    return {
+        "S_rank": rank_stability(p_obs, p_bar, weight),
+        "tau_b": torch.tensor(tau, dtype=torch.float64),
+        "abs_rank_change": mean_absolute_rank_change(p_obs, p_bar, weight),
+    }
+
+
+def _frame(
+    columns: Mapping[str, np.ndarray],
+    values: Mapping[str, np.ndarray],
+    rule: Callable[[str], Rule],
+    sampling: Resampling,
+) -> "pd.DataFrame":
+    """A row for each metric: further columns, the estimate and its interval."""
+    import pandas as pd
+
+    ends = [interval(v, rule=rule(name), level=sampling.level) for name, v in values.items()]
+    estimates = [v[0] for v in values.values()]
+    low, high = zip(*ends, strict=True)
+    rest = {"estimate": estimates, "low": low, "high": high}
+    frame = pd.DataFrame({"metric": list(values), **columns, **rest})
+    frame.attrs["doubtful"] = [n for n in values if sampling.patients < rule(n).doubtful]
+    return frame
+
+
+def bootstrap_scores(scores: Scores, options: Options, sampling: Resampling) -> "pd.DataFrame":
+    """Estimates and intervals of checked scores; see :func:`bootstrap`."""
+    return _frame({}, replicate(scores, options, sampling), rule, sampling)
+
+
+def compare_scores(
+    first: Scores, second: Scores, options: Options, sampling: Resampling
+) -> "pd.DataFrame":
+    """Differences of the checked scores of two predictors of the same rows; see :func:`compare`."""
+    both = [replicate(scores, options, sampling) for scores in (first, second)]
+    change = {name: both[1][name] - values for name, values in both[0].items()}
+    columns = {
+        of: [values[0] for values in found.values()]
+        for of, found in zip(("first", "second"), both, strict=True)
+    }
+    return _frame(columns, change, lambda name: rule(name).difference(), sampling)
+
+
+def bootstrap(
+    p_obs: Numbers,
+    p_cf: Numbers,
+    y: Numbers | None = None,
+    *,
+    q: Numbers | None = None,
+    threshold: float = 0.5,
+    alphas: Sequence[float] = (0.5, 0.25, 0.1),
+    bins: int = 10,
+    loss: str | Loss = "bce",
+    patient: Sequence[int] | Sequence[str] | None = None,
+    replicates: int = 1000,
+    rank_replicates: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+) -> "pd.DataFrame":
+    """Every metric with an interval, by resampling patients.
+
+    The intervals say how much the numbers would change with other patients from the same
+    population; not with another training run, and not with another generator. How often they hold
+    the truth was simulated (``data/results/coverage.csv``). ``frame.attrs["doubtful"]`` names the
+    metrics of which fewer than 90 % of intervals did for some predictor with so few patients:
+    calibration errors, and decisions that seldom change; reports mark them. Of one patient there
+    are no intervals: they are NaN, with a warning.
+
+    Args:
+        p_obs: Probabilities on the observed images, shape (N,).
+        p_cf: Probabilities on the counterfactual images, shape (N, K).
+        y: Labels 0 or 1, shape (N,), if known.
+        q: Intervention probabilities, shape (K,); uniform by default.
+        threshold: Decisions are ``p > threshold``, strictly.
+        alphas: Tail masses in [0, 1].
+        bins: The number of calibration bins.
+        loss: As for :func:`cfcore.evaluate`.
+        patient: A patient identifier for each row, if a patient can have several rows; all rows
+            of a patient are drawn together.
+        replicates: How many samples to draw.
+        rank_replicates: How many of them to use for rank metrics, which cost more.
+        level: The coverage aimed at.
+        seed: The seed of the draws.
+
+    Returns:
+        A frame with the columns ``metric, estimate, low, high``.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> p_cf = rng.random((200, 4))
+        >>> frame = bootstrap(p_cf[:, 0], p_cf, replicates=100, rank_replicates=20)
+        >>> list(frame.columns), len(frame)
+        (['metric', 'estimate', 'low', 'high'], 7)
+        >>> bool((frame.low <= frame.high).all())
+        True
+    """
+    scores = check_scores(p_obs, p_cf, y, q)
+    options = check_options(threshold, alphas, bins, loss)
+    rows = scores.obs.shape[0]
+    sampling = check_resampling(rows, patient, replicates, rank_replicates, level, seed)
+    return bootstrap_scores(scores, options, sampling)
+
+
+def compare(
+    first: tuple[Numbers, Numbers],
+    second: tuple[Numbers, Numbers],
+    y: Numbers | None = None,
+    *,
+    q: Numbers | None = None,
+    threshold: float = 0.5,
+    alphas: Sequence[float] = (0.5, 0.25, 0.1),
+    bins: int = 10,
+    loss: str | Loss = "bce",
+    patient: Sequence[int] | Sequence[str] | None = None,
+    replicates: int = 1000,
+    rank_replicates: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+) -> "pd.DataFrame":
+    """Two predictors on the same patients: how much larger is each metric of the second?
+
+    Both are evaluated on the same resampled patients, so that what makes a patient difficult for
+    both cancels, and the interval is of the difference itself.
+
+    Args:
+        first: ``(p_obs, p_cf)`` of the first predictor.
+        second: ``(p_obs, p_cf)`` of the second predictor, the same patients in the same order.
+        y: Labels 0 or 1, shape (N,), if known.
+        q: Intervention probabilities, shape (K,); uniform by default.
+        threshold: Decisions are ``p > threshold``, strictly.
+        alphas: Tail masses in [0, 1].
+        bins: The number of calibration bins.
+        loss: As for :func:`cfcore.evaluate`.
+        patient: A patient identifier for each row.
+        replicates: How many samples to draw.
+        rank_replicates: How many of them to use for rank metrics.
+        level: The coverage aimed at.
+        seed: The seed of the draws.
+
+    Returns:
+        A frame with the columns ``metric, first, second, estimate, low, high``, where the last
+        three are about second minus first; ``attrs["doubtful"]`` as for :func:`bootstrap`.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> p = rng.random((50, 3))
+        >>> frame = compare((p[:, 0], p), (p[:, 0], p), replicates=10, rank_replicates=2)
+        >>> frame[["estimate", "low", "high"]].abs().to_numpy().max().item()
+        0.0
+    """
+    for name, pair in (("first", first), ("second", second)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or np.isscalar(pair[0]):
+            raise InputError(f"is not a pair of arrays; pass {USAGE}", column=name)
+    both = [check_scores(*pair, y, q) for pair in (first, second)]
+    options = check_options(threshold, alphas, bins, loss)
+    rows, others = (scores.obs.shape[0] for scores in both)
+    if others != rows:
+        raise InputError(f"has {others} rows, but first has {rows}", column="second")
+    sampling = check_resampling(rows, patient, replicates, rank_replicates, level, seed)
+    return compare_scores(*both, options, sampling)

@@ -46,7 +46,23 @@ def read_scores(cells: Cells) -> tuple[np.ndarray, np.ndarray, np.ndarray | None
     return cells.numbers("p_obs"), p_cf, y
 
 
-def patients(cells: Cells, column: str) -> list[int] | list[str]:
-    """A column of identifiers: as whole numbers if all are, otherwise as text."""
+def read_patients(
+    cells: Cells, column: str | None = None
+) -> tuple[str | None, list[int] | list[str] | None]:
+    """The column that says which patient a row is of, and what it says.
+
+    Args:
+        cells: A table.
+        column: The name of the column; by default ``patient`` if there is one, else None.
+
+    Returns:
+        The name and the identifiers, whole numbers if all are and otherwise text; None and None if
+        there is no such column.
+    """
+    if column is not None:
+        cells.require(column)
+    elif "patient" not in cells.header:
+        return None, None
+    column = column or "patient"
     text = cells.filled(column)
-    return [int(cell) for cell in text] if all(map(WHOLE.fullmatch, text)) else text
+    return column, [int(cell) for cell in text] if all(map(WHOLE.fullmatch, text)) else text

@@ -87,14 +87,13 @@ class Shards:
         restricted: Sequence[str] = (),
     ) -> None:
         self.folder = None if folder is None else Path(folder)
-        self.job = fingerprint(dict(job))
-        self.processes = processes
-        self.restricted = restricted
+        self.job, self.restricted = fingerprint(dict(job)), restricted
+        self.names = f"shard-{processes.rank}-of-{processes.size}-{{:05d}}.safetensors"
         self.half = processes.device.type == "cuda"
         if self.folder is None:
             return
         path = self.folder / "job.json"
-        before = read_job(path) if path.is_file() else None
+        before = _read_job(path) if path.is_file() else None
         changed = before and [name for name in job if before["job"].get(name) != job[name]]
         if changed and any(self.folder.glob("shard-*")):
             raise InputError(
@@ -110,16 +109,12 @@ class Shards:
 
     def path(self, number: int) -> Path:
         """The file of a shard."""
-        return (
-            self.folder
-            / f"shard-{self.processes.rank}-of-{self.processes.size}-{number:05d}.safetensors"
-        )
+        return self.folder / self.names.format(number)
 
-    def seal(self, part: Tensor, images: str) -> Tensor:
+    def _seal(self, part: Tensor, images: str) -> Tensor:
         """What shows that a shard is whole and made of these images, shape (32,), uint8."""
-        return torch.tensor(
-            list(bytes.fromhex(fingerprint(self.job, images, part))), dtype=torch.uint8
-        )
+        seal = bytearray.fromhex(fingerprint(self.job, images, part))
+        return torch.frombuffer(seal, dtype=torch.uint8)
 
     def has(self, number: int) -> bool:
         """Whether a shard is finished."""
@@ -142,16 +137,14 @@ class Shards:
         try:
             found = load(self.path(number).read_bytes())
             part, seal = found["logits"], found["seal"]
+            if tuple(part.shape) == shape and torch.equal(seal, self._seal(part, images)):
+                return part
         except (SafetensorError, KeyError):
-            part = None
-        if part is None or tuple(part.shape) != shape:
-            raise InputError(f"{self.path(number)}: the shard is damaged; remove it to go on")
-        if not torch.equal(seal, self.seal(part, images)):
-            raise InputError(
-                f"{self.path(number)}: the shard is damaged, or its images are not what they were; "
-                "remove it to go on"
-            )
-        return part
+            pass
+        raise InputError(
+            f"{self.path(number)}: the shard is damaged, or its images are not what they were; "
+            "remove it to go on"
+        )
 
     def check_writable(self, shape: tuple[int, ...]) -> None:
         """Refuse to begin with a shard of some shape for which there is no room."""
@@ -163,11 +156,11 @@ class Shards:
         from safetensors.torch import save
 
         if self.folder is not None:
-            sealed = {"logits": part.contiguous(), "seal": self.seal(part, images)}
+            sealed = {"logits": part.contiguous(), "seal": self._seal(part, images)}
             write_atomically(self.path(number), save(sealed, metadata=label(self.restricted)))
 
 
-def read_job(path: Path) -> dict[str, object]:
+def _read_job(path: Path) -> dict[str, object]:
     """The job that a folder belongs to, and whether any of it was in half precision."""
     try:
         note = json.loads(path.read_bytes())

@@ -19,11 +19,10 @@ from cfchest.data import Dataset
 from cfchest.graph import paper_grid
 from cfchest.offsets import offset
 from cfcore import __version__
-from cfcore.bundle import load_bundle, save_bundle
 from cfcore.checks import InputError
 from cfcore.generator import Effect, Generator
 from cfcore.marginalise import MAX_IMAGES, marginalise
-from cfcore.predictions import Predictions
+from cfcore.predictions import Predictions, load_all, save_all
 from cfcore.shards import fingerprint
 from cfscm.weights import commit
 
@@ -259,7 +258,7 @@ def fill(
     for member, recipe in made.items():
         own = asdict(member) | {"recipe": recipe.digest}
         found[member.name].provenance.update(own)
-    save_bundle(found, out)
+    save_all(found, out)
     shutil.rmtree(shards)
     return out
 
@@ -297,7 +296,7 @@ def predictions(
     path = kept_file(run, (folder or COMMITTED, FILLED))
     if path is None and folder is None and run.preset.folders is None and run.preset.name == "book":
         data_file("predictions")
-    bundle = load_bundle(path or fill(run, FILLED / run.file, progress=progress))
+    bundle = load_all(path or fill(run, FILLED / run.file, progress=progress))
     found = {}
     for given in bundle.values():
         facts = given.provenance

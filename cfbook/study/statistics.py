@@ -20,12 +20,12 @@ from cfbook.study.runs import Member, Run, predictions
 from cfchest.cohorts import AGE_GROUPS, age_group
 from cfchest.data import RACES
 from cfcore.checks import InputError
-from cfcore.evaluate import check_question, evaluate_table
+from cfcore.evaluation import check_options
 from cfcore.intervals import Rule, interval, means_without_each, rule
 from cfcore.interventions import Grid
 from cfcore.metrics.calibration import bin_index
 from cfcore.metrics.discrimination import auc
-from cfcore.metrics.stability import patient_attribute_variance
+from cfcore.metrics.stability import attribute_variance
 from cfcore.predictions import Predictions
 from cfcore.resampling import Resampling, check_resampling, replicate
 
@@ -197,10 +197,7 @@ def empirical(found: Mapping[Member, Predictions]) -> dict[Member, Predictions]:
 
 def report(given: Predictions, sampling: Resampling) -> dict[str, np.ndarray]:
     """The metrics of the paper, estimate and replicates, each of shape (1 + B,)."""
-    question = check_question(0.5, (0.5, 0.25, 0.1), BINS, "bce", correction=int(given.draws))
-    estimates = evaluate_table(given.table, question)
-    values = replicate(given.table, question, sampling)
-    return {name: np.append(estimate, values[name]) for name, estimate in estimates.items()}
+    return replicate(given.scores, check_options(correction=int(given.draws)), sampling)
 
 
 def strata(parents: Mapping[str, Tensor]) -> dict[str, list[Tensor]]:
@@ -241,7 +238,7 @@ def responses(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     observed, null = given.logit_obs.double().sigmoid(), given.logit_null.double().sigmoid()
     share = weight / weight.sum(dim=1, keepdim=True)
     rows = {
-        f"S_var_{name}": patient_attribute_variance(p, given.q, values)
+        f"S_var_{name}": attribute_variance.by_patient(p, given.q, values)
         for name, values in given.grid.items()
     }
     rows["null_flip"] = ((observed > 0.5) != (null > 0.5)).double()

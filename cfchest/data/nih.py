@@ -14,13 +14,7 @@ from cfchest.data.codes import ages, sexes, views
 from cfchest.data.dataset import Dataset
 from cfchest.data.layouts import LAYOUTS
 from cfchest.data.ledger import Ledger
-from cfchest.data.loading import (
-    DEFAULTS,
-    LoadOptions,
-    assemble,
-    assemble_stored,
-    located,
-)
+from cfchest.data.loading import DEFAULTS, LoadOptions, assemble, assemble_stored, located
 from cfchest.data.sheet import Sheet, read_sheet, readable
 from cfcore.checks import InputError
 

@@ -9,13 +9,7 @@ import pandas as pd
 from cfchest.data.codes import ages, labels
 from cfchest.data.dataset import COLUMNS, RACES, Dataset
 from cfchest.data.ledger import Ledger
-from cfchest.data.loading import (
-    DEFAULTS,
-    LoadOptions,
-    assemble,
-    assemble_stored,
-    located,
-)
+from cfchest.data.loading import DEFAULTS, LoadOptions, assemble, assemble_stored, located
 from cfchest.data.sheet import Sheet, read_sheet
 from cfcore.checks import InputError
 

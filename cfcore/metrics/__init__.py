@@ -2,8 +2,10 @@
 
 They take the observed scores (N,), the counterfactual scores (N, K) and the intervention
 probabilities q (K,), reduce in float64, run on any device without waiting for it, and return
-tensors without axes. Values are not checked here: :func:`cfcore.evaluate` does that.
+tensors without axes. A metric that is a mean over patients also has its summands, (N,), as
+``metric.by_patient``. Values are not checked here: :func:`cfcore.evaluate` does that.
 """
+# ruff: noqa: F401
 
 from cfcore.metrics.calibration import (
     brier_score,
@@ -19,12 +21,7 @@ from cfcore.metrics.loss import (
     squared_error,
 )
 from cfcore.metrics.marginal import marginal_prediction, monte_carlo_prediction, rounded
-from cfcore.metrics.ranking import (
-    average_ranks,
-    kendall,
-    mean_absolute_rank_change,
-    rank_stability,
-)
+from cfcore.metrics.ranking import average_ranks, kendall, mean_absolute_rank_change, rank_stability
 from cfcore.metrics.risk import (
     expected_risk,
     marginal_risk,
@@ -41,34 +38,4 @@ from cfcore.metrics.stability import (
 )
 from cfcore.metrics.summary import summarise
 
-__all__ = [
-    "attribute_variance",
-    "auc",
-    "average_ranks",
-    "brier_score",
-    "cross_entropy",
-    "cross_entropy_from_logits",
-    "disagreement_rate",
-    "expected_calibration_error",
-    "expected_risk",
-    "flip_rate",
-    "kendall",
-    "marginal_cross_entropy",
-    "marginal_cross_entropy_from_logits",
-    "marginal_prediction",
-    "marginal_risk",
-    "maximum_calibration_error",
-    "mean_absolute_difference",
-    "mean_absolute_rank_change",
-    "monte_carlo_prediction",
-    "original_risk",
-    "rank_stability",
-    "rounded",
-    "squared_error",
-    "stability_variance",
-    "stratified_auc",
-    "summarise",
-    "tail_risk",
-    "worst_case_risk",
-    "worst_gap",
-]
+__all__ = sorted(name for name, thing in globals().items() if callable(thing) and name[0] != "_")

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from cfcore.metrics.loss import squared_error
+from cfcore.metrics.marginal import averaged
 
 
+@averaged
 def brier_score(p: Tensor, y: Tensor) -> Tensor:
     r"""Brier score :math:`\mathcal{C}_{\mathrm{Brier}}` (``eq:cf_brier``).
 
@@ -31,7 +33,7 @@ def brier_score(p: Tensor, y: Tensor) -> Tensor:
         >>> brier_score(torch.tensor([0.5, 1.0]), torch.tensor([0, 1])).item()
         0.125
     """
-    return squared_error(p, y).mean()
+    return squared_error(p, y)
 
 
 def bin_index(p: Tensor, bins: int) -> Tensor:
@@ -80,6 +82,18 @@ def bin_sums(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     )
 
 
+def bin_errors(size: Tensor, excess: Tensor) -> tuple[Tensor, Tensor]:
+    """Expected and maximum calibration error from the sums of the bins, on the last axis.
+
+    Example:
+        >>> ece, mce = bin_errors(torch.tensor([3.0, 1.0]), torch.tensor([0.5, -0.5]))
+        >>> ece.item(), mce.item()
+        (0.25, 0.5)
+    """
+    error = excess.abs()
+    return error.sum(dim=-1) / size.sum(dim=-1), (error / size.clamp(min=1)).amax(dim=-1)
+
+
 def expected_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
     r"""Expected calibration error :math:`\mathcal{C}_{\mathrm{ECE}}` (``eq:cf_ece``).
 
@@ -105,8 +119,7 @@ def expected_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
         >>> expected_calibration_error(p, y, bins=2).item()
         0.25
     """
-    _, excess = bin_sums(p, y, bins)
-    return excess.abs().sum() / p.shape[0]
+    return bin_errors(*bin_sums(p, y, bins))[0]
 
 
 def maximum_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
@@ -132,5 +145,4 @@ def maximum_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
         >>> maximum_calibration_error(p, y, bins=2).item()
         0.25
     """
-    size, excess = bin_sums(p, y, bins)
-    return (excess.abs() / size.clamp(min=1)).amax()
+    return bin_errors(*bin_sums(p, y, bins))[1]

@@ -36,8 +36,7 @@ def cross_entropy(p: Tensor, y: Tensor) -> Tensor:
 
 def probability_of_truth(p: Tensor, y: Tensor) -> Tensor:
     """The probability that was given to what turned out to be true: p of the sick, else 1 - p."""
-    p = p.double()
-    return torch.where(y == 1, p, 1 - p)
+    return (p.double() - (y != 1).double()).abs()
 
 
 def marginal_cross_entropy(p: Tensor, q: Tensor, y: Tensor) -> Tensor:

@@ -1,8 +1,34 @@
-r"""The marginalised prediction :math:`\bar p_i`, on which every metric here stands."""
+r"""The marginalised prediction :math:`\bar p_i`, and means over patients."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
 
 from torch import Tensor
 
 DECIMALS = 12
+P = ParamSpec("P")
+
+
+def averaged(summands: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Make a metric, the mean over patients, of the function of its summands.
+
+    The metric keeps that function as ``metric.by_patient``: tables and the bootstrap average what
+    it returns, so that each equation is written down once.
+
+    Example:
+        >>> spread = averaged(lambda p: p.amax(dim=-1) - p.amin(dim=-1))
+        >>> p = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+        >>> spread.by_patient(p).tolist(), spread(p).item()
+        ([0.5, 0.0], 0.25)
+    """
+
+    @wraps(summands)
+    def metric(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        return summands(*args, **kwargs).mean()
+
+    metric.by_patient = summands
+    return metric
 
 
 def marginal_prediction(p: Tensor, q: Tensor) -> Tensor:
@@ -70,10 +96,8 @@ def rounded(p_bar: Tensor) -> Tensor:
         The same, rounded, shape (N,).
 
     Example:
-        >>> p_bar = torch.tensor([[0.3] * 3], dtype=torch.float64).sum(dim=-1) / 3
+        >>> p_bar = torch.tensor(0.1 + 0.2, dtype=torch.float64)
         >>> (p_bar > 0.3).item(), (rounded(p_bar) > 0.3).item()
-        (False, False)
-        >>> rounded(torch.tensor(0.1 + 0.2, dtype=torch.float64)).item()
-        0.3
+        (True, False)
     """
     return p_bar.double().round(decimals=DECIMALS)

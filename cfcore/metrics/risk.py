@@ -9,11 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cfcore.metrics.loss import Loss, cross_entropy, marginal_cross_entropy
-from cfcore.metrics.marginal import marginal_prediction
-from cfcore.metrics.sorting import argsort
+from cfcore.metrics.loss import (
+    Loss,
+    cross_entropy,
+    cross_entropy_from_logits,
+    marginal_cross_entropy,
+    marginal_cross_entropy_from_logits,
+)
+from cfcore.metrics.marginal import averaged, marginal_prediction
+from cfcore.metrics.ranking import argsort, sort
 
 
+@averaged
 def original_risk(p: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
     r"""Conventional risk :math:`\mathcal{R}_{\mathrm{orig}}` on the observed images.
 
@@ -24,9 +31,9 @@ def original_risk(p: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
     Worked by hand in :doc:`/notebooks/metrics`.
 
     Args:
-        p: Observed probabilities, shape (N,).
+        p: Observed probabilities, or whatever else the loss is a function of, shape (N,).
         y: Labels 0 or 1, shape (N,).
-        loss: A function of probabilities and labels.
+        loss: A function of probabilities, or of logits, and labels.
 
     Returns:
         The risk, shape ().
@@ -35,9 +42,10 @@ def original_risk(p: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
         >>> round(original_risk(torch.tensor([0.5, 0.5]), torch.tensor([0, 1])).item(), 4)
         0.6931
     """
-    return loss(p.double(), y).mean()
+    return loss(p.double(), y).double()
 
 
+@averaged
 def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
     r"""Counterfactual marginal risk :math:`\mathcal{R}_{\mathrm{CM}}` (``eq:cmr``).
 
@@ -50,7 +58,8 @@ def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -
     Worked by hand at :eq:`eq:cmr` in :doc:`/notebooks/metrics`.
 
     Args:
-        p: Counterfactual probabilities, shape (N, K).
+        p: Counterfactual probabilities, or logits if the loss is
+            :func:`~cfcore.metrics.loss.cross_entropy_from_logits`, shape (N, K).
         q: Intervention probabilities, shape (K,).
         y: Labels 0 or 1, shape (N,).
         loss: A function of probabilities and labels.
@@ -64,10 +73,13 @@ def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -
         0.6931
     """
     if loss is cross_entropy:
-        return marginal_cross_entropy(p, q, y).mean()
-    return loss(marginal_prediction(p, q), y).mean()
+        return marginal_cross_entropy(p, q, y)
+    if loss is cross_entropy_from_logits:
+        return marginal_cross_entropy_from_logits(p, q, y)
+    return loss(marginal_prediction(p, q), y).double()
 
 
+@averaged
 def expected_risk(loss: Tensor, q: Tensor) -> Tensor:
     r"""Interventional expected risk :math:`\mathcal{R}_{\mathrm{IE}}` (``eq:ier``).
 
@@ -90,7 +102,7 @@ def expected_risk(loss: Tensor, q: Tensor) -> Tensor:
         >>> expected_risk(torch.tensor([[4.0, 0.0]]), torch.tensor([0.25, 0.75])).item()
         1.0
     """
-    return (loss.double() @ q.double()).mean()
+    return loss.double() @ q.double()
 
 
 def patient_tail_losses(loss: Tensor, q: Tensor, alphas: Sequence[float]) -> Tensor:
@@ -114,18 +126,21 @@ def patient_tail_losses(loss: Tensor, q: Tensor, alphas: Sequence[float]) -> Ten
         >>> patient_tail_losses(loss, q, (1.0, 0.75)).tolist()
         [[2.5, 3.0], [1.0, 1.3333333333333333]]
     """
-    loss = loss.double()
-    worst_first = argsort(-loss)
-    loss, q = loss.gather(-1, worst_first), q.double().take(worst_first)  # both (N, K)
-    used = pad(q[:, :-1].cumsum(dim=-1), (1, 0))  # mass already taken by worse interventions
+    loss, q = loss.double(), q.double()
+    if q.device.type == "cpu" and (q == q[0]).all():  # the order of q need not be known
+        loss = -sort(-loss)
+    else:
+        worst_first = argsort(-loss)
+        loss, q = loss.gather(-1, worst_first), q.take(worst_first)  # both (N, K)
+    used = pad(q[..., :-1].cumsum(dim=-1), (1, 0))  # mass already taken by worse interventions
 
     def tail(alpha: float) -> Tensor:
         if alpha == 0:
-            return loss.masked_fill(q == 0, -torch.inf).amax(dim=-1)
+            return loss[:, 0] if q.ndim == 1 else loss.masked_fill(q == 0, -torch.inf).amax(dim=-1)
 
         # The tail rarely ends on a whole intervention: K=16, alpha=0.1 holds 1.6 of them.
         share = (alpha - used).clamp_(min=0).minimum(q)
-        return (share * loss).sum(dim=-1) / alpha
+        return (loss @ share if q.ndim == 1 else (share * loss).sum(dim=-1)) / alpha
 
     return torch.stack([tail(alpha) for alpha in alphas], dim=-1)
 

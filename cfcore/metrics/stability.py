@@ -2,43 +2,20 @@
 
 from torch import Tensor
 
-
-def patient_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
-    r"""Variance of every patient's score under q.
-
-    .. math:: v_i = \sum_k q_k \Big(p_{ik} - \sum_j q_j \, p_{ij}\Big)^2
-
-    Scores are taken relative to the first intervention, so that a constant has a variance of
-    exactly zero.
-
-    Args:
-        p: Counterfactual probabilities, shape (N, K).
-        q: Intervention probabilities, shape (K,).
-        correction: 0 if the columns are all of q; 1 if they are K draws from it.
-
-    Returns:
-        The variances, shape (N,).
-
-    Example:
-        >>> p = torch.tensor([[0.2, 0.6], [0.3, 0.3]], dtype=torch.float64)
-        >>> patient_variance(p, torch.tensor([0.5, 0.5]))
-        tensor([0.0400, 0.0000], dtype=torch.float64)
-    """
-    p, q, draws = p.double(), q.double(), p.shape[-1]
-    shift = p - p[:, :1]
-    variance = (shift - (shift @ q)[:, None]) ** 2 @ q
-    return variance * (draws / (draws - correction))
+from cfcore.metrics.marginal import averaged
 
 
+@averaged
 def stability_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
     r"""Counterfactual stability :math:`\mathcal{S}_{\mathrm{var}}` (``eq:stability_var``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{Var}_{\tilde{a} \sim q}
         \big[ g_\theta\big(\tilde{x}_i(\tilde{a})\big) \big]
 
-    The mean over patients of the variance within a patient; low is stable. On a grid it is the
-    population variance under q. With M Monte Carlo draws (``correction=1``) it is multiplied by
-    M / (M - 1), which makes it unbiased.
+    The mean over patients of the variance within a patient; low is stable. Scores are taken
+    relative to the first intervention, so that a constant has a variance of exactly zero. On a grid
+    it is the population variance under q. With M Monte Carlo draws (``correction=1``) it is
+    multiplied by M / (M - 1), which makes it unbiased.
 
     Worked by hand at :eq:`eq:stability_var` in :doc:`/notebooks/metrics`.
 
@@ -55,18 +32,23 @@ def stability_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
         >>> stability_variance(p, q).item(), stability_variance(p, q, correction=1).item()
         (0.03125, 0.0625)
     """
-    return patient_variance(p, q, correction=correction).mean()
+    p, q, draws = p.double(), q.double(), p.shape[-1]
+    shift = p - p[:, :1]
+    variance = (shift - (shift @ q)[:, None]) ** 2 @ q
+    return variance * (draws / (draws - correction))
 
 
-def patient_attribute_variance(p: Tensor, q: Tensor, values: Tensor) -> Tensor:
-    r"""Variance of every patient's score due to one attribute alone.
+@averaged
+def attribute_variance(p: Tensor, q: Tensor, values: Tensor) -> Tensor:
+    r"""The share of :math:`\mathcal{S}_{\mathrm{var}}` that is due to one attribute alone.
 
-    .. math:: v_i^{(a)} = \mathrm{Var}_{\tilde{a} \sim q}
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{Var}_{\tilde{a} \sim q}
         \Big[ \mathbb{E}_q\big[ p_i \mid \tilde{a} \big] \Big]
 
     The other attributes are averaged out first, so this is the main effect of an analysis of
     variance: on a grid with independent attributes the main effects and the interaction add up to
-    the variance of all.
+    the variance of all. A predictor may have a right to respond to one attribute and not to
+    another, and two errors may cancel in the variance of all: so it is reported for each.
 
     Args:
         p: Counterfactual probabilities, shape (N, K).
@@ -74,62 +56,20 @@ def patient_attribute_variance(p: Tensor, q: Tensor, values: Tensor) -> Tensor:
         values: What each intervention sets the attribute to, shape (K,).
 
     Returns:
-        The variances, shape (N,).
+        The variance, shape ().
 
     Example:
         >>> p = torch.tensor([[0.1, 0.2, 0.5, 0.6]], dtype=torch.float64)
         >>> q, sex = torch.full((4,), 0.25), torch.tensor([0.0, 0.0, 1.0, 1.0])
-        >>> patient_attribute_variance(p, q, sex)
-        tensor([0.0400], dtype=torch.float64)
+        >>> round(attribute_variance(p, q, sex).item(), 9)
+        0.04
     """
     same = (values[:, None] == values).double() * q.double()  # (K, K)
     mean = p.double() @ (same / same.sum(dim=1, keepdim=True).clamp(min=1e-300)).T
-    return patient_variance(mean, q)
+    return stability_variance.by_patient(mean, q)
 
 
-def attribute_variance(p: Tensor, q: Tensor, values: Tensor) -> Tensor:
-    r"""The share of :math:`\mathcal{S}_{\mathrm{var}}` that is due to one attribute alone.
-
-    A predictor may have a right to respond to one attribute and not to another, and two errors may
-    cancel in the variance of all: so it is reported for each.
-
-    Args:
-        p: Counterfactual probabilities, shape (N, K).
-        q: Intervention probabilities, shape (K,).
-        values: What each intervention sets the attribute to, shape (K,).
-
-    Returns:
-        The mean over patients of :func:`patient_attribute_variance`, shape ().
-
-    Example:
-        >>> p, q = torch.tensor([[0.25, 0.75], [0.5, 0.5]]), torch.tensor([0.5, 0.5])
-        >>> attribute_variance(p, q, torch.tensor([0.0, 1.0])).item()
-        0.03125
-    """
-    return patient_attribute_variance(p, q, values).mean()
-
-
-def patient_flips(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Tensor:
-    r"""Probability under q that an intervention changes a patient's decision.
-
-    Args:
-        p_obs: Observed probabilities, shape (N,).
-        p: Counterfactual probabilities, shape (N, K).
-        q: Intervention probabilities, shape (K,).
-        threshold: Decisions are ``p > threshold``, strictly.
-
-    Returns:
-        The probabilities, shape (N,).
-
-    Example:
-        >>> p_obs, p = torch.tensor([0.9, 0.1]), torch.tensor([[0.8, 0.2], [0.3, 0.5]])
-        >>> patient_flips(p_obs, p, torch.tensor([0.75, 0.25])).tolist()
-        [0.25, 0.0]
-    """
-    flips = (p.double() > threshold) != (p_obs.double() > threshold)[:, None]
-    return flips.double() @ q.double()
-
-
+@averaged
 def flip_rate(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Tensor:
     r"""Counterfactual flip rate :math:`\mathcal{S}_{\mathrm{flip}}` (``eq:flip_rate``).
 
@@ -156,9 +96,11 @@ def flip_rate(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Te
         >>> flip_rate(p_obs, p, torch.tensor([0.5, 0.5])).item()
         0.25
     """
-    return patient_flips(p_obs, p, q, threshold).mean()
+    flips = (p.double() > threshold) != (p_obs.double() > threshold)[:, None]
+    return flips.double() @ q.double()
 
 
+@averaged
 def disagreement_rate(p_obs: Tensor, p_bar: Tensor, threshold: float = 0.5) -> Tensor:
     r"""Observed-marginalised disagreement :math:`\mathcal{D}_{\mathrm{obs\text{-}marg}}`
     (``eq:obs_marg_disagreement``).
@@ -183,9 +125,10 @@ def disagreement_rate(p_obs: Tensor, p_bar: Tensor, threshold: float = 0.5) -> T
         >>> disagreement_rate(torch.tensor([0.9, 0.4]), torch.tensor([0.5, 0.3])).item()
         0.5
     """
-    return ((p_obs.double() > threshold) != (p_bar.double() > threshold)).double().mean()
+    return ((p_obs.double() > threshold) != (p_bar.double() > threshold)).double()
 
 
+@averaged
 def mean_absolute_difference(p_obs: Tensor, p_bar: Tensor) -> Tensor:
     r"""Mean absolute difference between observed and marginalised scores, ``D_abs``.
 
@@ -206,4 +149,4 @@ def mean_absolute_difference(p_obs: Tensor, p_bar: Tensor) -> Tensor:
         >>> mean_absolute_difference(torch.tensor([0.75, 0.5]), torch.tensor([0.5, 0.5])).item()
         0.125
     """
-    return (p_obs.double() - p_bar.double()).abs().mean()
+    return (p_obs.double() - p_bar.double()).abs()

@@ -1,88 +1,51 @@
 """All metrics of one predictor at once, in blocks of rows and a single pass over the matrix."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from cfcore.metrics.calibration import expected_calibration_error, maximum_calibration_error
-from cfcore.metrics.loss import (
-    Loss,
-    cross_entropy,
-    cross_entropy_from_logits,
-    marginal_cross_entropy,
-    marginal_cross_entropy_from_logits,
-    squared_error,
-)
+from cfcore.metrics.calibration import bin_errors, bin_sums, brier_score
+from cfcore.metrics.loss import Loss, cross_entropy, cross_entropy_from_logits
 from cfcore.metrics.marginal import marginal_prediction, rounded
-from cfcore.metrics.ranking import average_ranks, correlation, kendall
-from cfcore.metrics.risk import patient_tail_losses
-from cfcore.metrics.stability import patient_flips, patient_variance
+from cfcore.metrics.ranking import kendall, mean_absolute_rank_change, rank_stability, tie_groups
+from cfcore.metrics.risk import expected_risk, marginal_risk, original_risk, patient_tail_losses
+from cfcore.metrics.stability import (
+    disagreement_rate,
+    flip_rate,
+    mean_absolute_difference,
+    stability_variance,
+)
 
 BLOCK = 16384  # rows: large enough to keep two cores busy, small beside any matrix
+
+Block = tuple[dict[str, Tensor], Tensor, Tensor]
+"""Some patients: their summands of each metric, observed and marginalised probabilities."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Probabilities and losses of some patients, however they were given.
+    """What one predictor says.
 
     Attributes:
-        p_obs: Observed probabilities, shape (n,).
-        p_cf: Counterfactual probabilities, shape (n, K).
-        p_bar: Marginalised predictions, shape (n,).
-        loss_obs: Losses of the observed scores, shape (n,).
-        loss_bar: Losses of the marginalised predictions, shape (n,).
-        loss_cf: Losses of the counterfactual scores, shape (n, K).
-            Without labels there are no losses: all three are None.
+        obs: Observed scores, shape (N,).
+        cf: Counterfactual scores, shape (N, K).
+        q: Intervention probabilities, shape (K,).
+        y: Labels 0 or 1, shape (N,), or None.
+        logits: Whether the scores are logits, whose cross-entropy is exact however saturated they
+            are, or probabilities.
     """
 
-    p_obs: Tensor
-    p_cf: Tensor
-    p_bar: Tensor
-    loss_obs: Tensor | None = None
-    loss_bar: Tensor | None = None
-    loss_cf: Tensor | None = None
-
-
-Reading = Callable[[Tensor, Tensor, Tensor, Tensor | None, Loss], Scores]
-
-
-def from_probabilities(
-    obs: Tensor, cf: Tensor, q: Tensor, y: Tensor | None, loss: Loss = cross_entropy
-) -> Scores:
-    """Read scores that are probabilities: ``obs`` (n,), ``cf`` (n, K), ``q`` (K,), ``y`` (n,)."""
-    p_obs, p_cf = obs.double(), cf.double()
-    p_bar = marginal_prediction(p_cf, q)
-    if y is None:
-        return Scores(p_obs, p_cf, p_bar)
-    if loss is cross_entropy:
-        loss_bar = marginal_cross_entropy(p_cf, q, y)
-    else:
-        loss_bar = loss(p_bar, y).double()
-    loss_obs, loss_cf = loss(p_obs, y).double(), loss(p_cf, y[:, None]).double()
-    return Scores(p_obs, p_cf, p_bar, loss_obs, loss_bar, loss_cf)
-
-
-def from_logits(
-    obs: Tensor, cf: Tensor, q: Tensor, y: Tensor | None, loss: Loss = cross_entropy
-) -> Scores:
-    """Read scores that are logits; their cross-entropy is then exact, however saturated."""
-    scores = from_probabilities(obs.double().sigmoid(), cf.double().sigmoid(), q, y, loss)
-    if y is None or loss is not cross_entropy:
-        return scores
-    return Scores(
-        scores.p_obs,
-        scores.p_cf,
-        scores.p_bar,
-        cross_entropy_from_logits(obs, y),
-        marginal_cross_entropy_from_logits(cf, q, y),
-        cross_entropy_from_logits(cf, y[:, None]),
-    )
+    obs: Tensor
+    cf: Tensor
+    q: Tensor
+    y: Tensor | None = None
+    logits: bool = False
 
 
 @dataclass(frozen=True)
-class Question:
+class Options:
     """What is to be computed, apart from the data.
 
     Attributes:
@@ -100,147 +63,101 @@ class Question:
     correction: int = 0
 
 
-def tail_name(alpha: float) -> str:
-    """The name of a tail risk.
-
-    Example:
-        >>> tail_name(0.5)
-        'R_CVaR_0.50'
-    """
-    return f"R_CVaR_{alpha:.2f}"
-
-
-def names(question: Question, *, labelled: bool) -> list[str]:
+def names(options: Options, *, labelled: bool) -> list[str]:
     """The metrics of a report, in its order.
 
     Example:
-        >>> names(Question(), labelled=False)
-        ['S_var', 'S_flip', 'D_obs', 'D_abs', 'S_rank', 'tau_b', 'abs_rank_change']
+        >>> names(Options(alphas=[0.5]), labelled=True)[:5]
+        ['R_orig', 'R_CM', 'R_IE', 'R_CVaR_0.50', 'R_WC']
     """
-    risks = ["R_orig", "R_CM", "R_IE", *map(tail_name, question.alphas), "R_WC"]
-    calibration = [
-        f"{name}_{which}" for which in ("orig", "marg") for name in ("Brier", "ECE", "MCE")
-    ]
     stability = ["S_var", "S_flip", "D_obs", "D_abs", "S_rank", "tau_b", "abs_rank_change"]
-    return [*risks, *calibration, *stability] if labelled else stability
+    if not labelled:
+        return stability
+    risks = ["R_orig", "R_CM", "R_IE", *tail_names(options), "R_WC"]
+    calibration = [f"{name}_{of}" for of in ("orig", "marg") for name in ("Brier", "ECE", "MCE")]
+    return [*risks, *calibration, *stability]
 
 
-def summands(scores: Scores, q: Tensor, y: Tensor | None, question: Question) -> dict[str, Tensor]:
-    """Each patient's contribution to every metric that is a mean over patients.
-
-    The mean of each entry is the metric; see the functions of the same equations. The bootstrap
-    resamples these.
-
-    Args:
-        scores: Probabilities and losses, n patients.
-        q: Intervention probabilities, shape (K,).
-        y: Labels, shape (n,), or None.
-        question: What is to be computed.
-
-    Returns:
-        The contributions, each of shape (n,).
-    """
-    p_obs, p_bar, threshold = scores.p_obs, scores.p_bar, question.threshold
-    rows = {
-        "S_var": patient_variance(scores.p_cf, q, correction=question.correction),
-        "S_flip": patient_flips(p_obs, scores.p_cf, q, threshold),
-        "D_obs": ((p_obs > threshold) != (rounded(p_bar) > threshold)).double(),
-        "D_abs": (p_obs - p_bar).abs(),
-    }
-    if y is None:
-        return rows
-
-    tails = patient_tail_losses(scores.loss_cf, q, (*question.alphas, 0.0)).unbind(dim=-1)
-    return {
-        "R_orig": scores.loss_obs,
-        "R_CM": scores.loss_bar,
-        "R_IE": scores.loss_cf @ q,
-        **dict(zip([*map(tail_name, question.alphas), "R_WC"], tails, strict=True)),
-        "Brier_orig": squared_error(p_obs, y),
-        "Brier_marg": squared_error(p_bar, y),
-        **rows,
-    }
+def tail_names(options: Options) -> list[str]:
+    """The names of the tail risks."""
+    return [f"R_CVaR_{alpha:.2f}" for alpha in options.alphas]
 
 
-def blocks(
-    obs: Tensor, cf: Tensor, q: Tensor, y: Tensor | None, question: Question, read: Reading
-) -> Iterator[tuple[dict[str, Tensor], Tensor, Tensor]]:
-    """Go through the patients block by block, so that no second N x K matrix is ever held.
-
-    Yields:
-        The summands, the observed and the marginalised probabilities of each block.
-    """
-    for start in range(0, obs.shape[0], BLOCK):
+def blocks(scores: Scores, options: Options) -> Iterator[Block]:
+    """Go through the patients block by block, so that no second N x K matrix is ever held."""
+    for start in range(0, scores.obs.shape[0], BLOCK):
         rows = slice(start, start + BLOCK)
-        labels = None if y is None else y[rows]
-        scores = read(obs[rows], cf[rows], q, labels, question.loss)
-        yield summands(scores, q, labels, question), scores.p_obs, rounded(scores.p_bar)
+        obs, cf, q = scores.obs[rows].double(), scores.cf[rows].double(), scores.q.double()
+        p_obs, p_cf = (obs.sigmoid(), cf.sigmoid()) if scores.logits else (obs, cf)
+        p_bar = marginal_prediction(p_cf, q)
+        shown, threshold = rounded(p_bar), options.threshold
+        summands = {
+            "S_var": stability_variance.by_patient(p_cf, q, correction=options.correction),
+            "S_flip": flip_rate.by_patient(p_obs, p_cf, q, threshold),
+            "D_obs": disagreement_rate.by_patient(p_obs, shown, threshold),
+            "D_abs": mean_absolute_difference.by_patient(p_obs, p_bar),
+        }
+        if scores.y is not None:
+            y, exact = scores.y[rows], scores.logits and options.loss is cross_entropy
+            given = (obs, cf, cross_entropy_from_logits) if exact else (p_obs, p_cf, options.loss)
+            summands |= _risks(*given, q, y, options)
+            summands["Brier_orig"] = brier_score.by_patient(p_obs, y)
+            summands["Brier_marg"] = brier_score.by_patient(p_bar, y)
+        yield summands, p_obs, shown
 
 
-def calibration(p: Tensor, y: Tensor, bins: int, which: str) -> dict[str, Tensor]:
-    """Expected and maximum calibration error, named after the scores they are of."""
-    return {
-        f"ECE_{which}": expected_calibration_error(p, y, bins),
-        f"MCE_{which}": maximum_calibration_error(p, y, bins),
-    }
-
-
-def ranking(p_obs: Tensor, p_bar: Tensor) -> dict[str, Tensor]:
-    """The three rank metrics, two of them sharing their ranks."""
-    tau = kendall(p_obs, p_bar)
-    ranks, marginal_ranks = average_ranks(p_obs), average_ranks(p_bar)
-    return {
-        "S_rank": correlation(ranks, marginal_ranks),
-        "tau_b": tau,
-        "abs_rank_change": (ranks - marginal_ranks).abs().mean(),
-    }
-
-
-def summarise(
-    obs: Tensor,
-    cf: Tensor,
-    q: Tensor,
-    y: Tensor | None = None,
-    *,
-    question: Question | None = None,
-    read: Reading = from_probabilities,
+def _risks(
+    obs: Tensor, cf: Tensor, loss: Loss, q: Tensor, y: Tensor, options: Options
 ) -> dict[str, Tensor]:
+    """The summands of all risks, each of shape (n,)."""
+    losses = loss(cf, y[:, None])
+    tails = patient_tail_losses(losses, q, (*options.alphas, 0.0)).unbind(dim=-1)
+    return {
+        "R_orig": original_risk.by_patient(obs, y, loss),
+        "R_CM": marginal_risk.by_patient(cf, q, y, loss),
+        "R_IE": expected_risk.by_patient(losses, q),
+        **dict(zip([*tail_names(options), "R_WC"], tails, strict=True)),
+    }
+
+
+def reduce(parts: Iterable[Block], y: Tensor | None, options: Options) -> dict[str, Tensor]:
+    """Every metric by name, each of shape (), from the blocks of all patients."""
+    totals: dict[str, Tensor] = {}
+    scores = []
+    for summands, *both in parts:
+        totals = {name: totals.get(name, 0.0) + values.sum() for name, values in summands.items()}
+        scores.append(both)
+    p_obs, p_bar = map(torch.cat, zip(*scores, strict=True))
+    metrics = {name: total / p_obs.shape[0] for name, total in totals.items()}
+
+    groups = tie_groups(p_obs), tie_groups(p_bar)
+    metrics["S_rank"], metrics["tau_b"] = rank_stability(*groups), kendall(*groups)
+    metrics["abs_rank_change"] = mean_absolute_rank_change(*groups)
+    if y is not None:
+        for of, p in (("orig", p_obs), ("marg", p_bar)):
+            errors = bin_errors(*bin_sums(p, y, options.bins))
+            metrics[f"ECE_{of}"], metrics[f"MCE_{of}"] = errors
+    return {name: metrics[name] for name in names(options, labelled=y is not None)}
+
+
+def summarise(scores: Scores, options: Options | None = None) -> dict[str, Tensor]:
     """Every metric of the paper for one predictor, on whatever device the tensors are.
 
     Nothing is checked and no value is ever asked of the device; :func:`cfcore.evaluate` checks
     its input and returns plain numbers.
 
     Args:
-        obs: Observed scores, shape (N,).
-        cf: Counterfactual scores, shape (N, K).
-        q: Intervention probabilities, shape (K,).
-        y: Labels 0 or 1, shape (N,), or None for the label-free metrics only.
-        question: Threshold, tail masses, bins and loss.
-        read: What the scores are, :func:`from_probabilities` or :func:`from_logits`.
+        scores: What the predictor says, and the labels if they are known.
+        options: Threshold, tail masses, bins and loss.
 
     Returns:
         The metrics by name, each of shape ().
 
     Example:
         >>> obs, cf = torch.tensor([0.9, 0.2]), torch.tensor([[0.9, 0.4], [0.2, 0.2]])
-        >>> metrics = summarise(obs, cf, torch.tensor([0.5, 0.5]))
+        >>> metrics = summarise(Scores(obs, cf, torch.tensor([0.5, 0.5])))
         >>> metrics["S_flip"].item()
         0.25
     """
-    question = question or Question()
-    q = q.double()
-    totals: dict[str, Tensor] = {}
-    p_obs = obs.new_empty(obs.shape, dtype=torch.float64)
-    p_bar = torch.empty_like(p_obs)
-
-    for i, (rows, *scores) in enumerate(blocks(obs, cf, q, y, question, read)):
-        part = slice(i * BLOCK, (i + 1) * BLOCK)
-        p_obs[part], p_bar[part] = scores
-        totals = {name: totals.get(name, 0.0) + row.sum() for name, row in rows.items()}
-
-    metrics = {name: total / obs.shape[0] for name, total in totals.items()}
-    metrics |= ranking(p_obs, p_bar)
-    if y is not None:
-        metrics |= calibration(p_obs, y, question.bins, "orig")
-        metrics |= calibration(p_bar, y, question.bins, "marg")
-    return {name: metrics[name] for name in names(question, labelled=y is not None)}
+    options = options or Options()
+    return reduce(blocks(scores, options), scores.y, options)

@@ -173,7 +173,7 @@ def test_the_page_on_assumptions_says_which_metrics_depend_on_the_pairing_of_wor
     y = torch.arange(60) % 2
     own_noise = 2 * torch.randn(60, 1, generator=rng)
     logit = torch.randn(60, 5, generator=rng) + own_noise + y[:, None]
-    given = Predictions(logit[:, 0], logit[:, 0], logit[:, 1:], {"age": torch.arange(4.0)}, y=y)
+    given = Predictions(logit[:, 0], logit[:, 1:], {"age": torch.arange(4.0)}, y=y)
     # Pair the worlds anew among patients of one label: the law of every world stays as it was.
     other = given.logit_cf.clone()
     for world, label in itertools.product(range(4), (0, 1)):

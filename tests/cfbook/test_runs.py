@@ -10,9 +10,9 @@ import torch
 from cfbook.study import recipes, runs
 from cfbook.study.runs import Member, Run
 from cfbook.study.statistics import study_run
-from cfcore.bundle import load_bundle
 from cfcore.checks import InputError
 from cfcore.cli import main
+from cfcore.predictions import load_all
 from cfscm import training
 from cfscm.weights import read_manifest
 
@@ -125,7 +125,7 @@ def test_the_shell_fills_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture
     words += ["--predictors", str(tmp_path), "--out", str(tmp_path)]
     assert main(words) == 0
     path = Path(capsys.readouterr().out.strip().splitlines()[-1])
-    assert len(load_bundle(path)) == 5
+    assert len(load_all(path)) == 5
 
 
 def test_a_failed_training_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_the_predictions_of_the_book_are_committed(run: Run) -> None:
     path = runs.COMMITTED / run.file
     assert path.is_file(), "the book preset has changed: run the experiments again"
     assert path.stat().st_size < 5_000_000
-    bundle = load_bundle(path)
+    bundle = load_all(path)
     assert list(bundle) == [member.name for member in run.recipes()]
     for given in bundle.values():
         assert len(given) == 1000

@@ -17,13 +17,12 @@ from cfchest.graph import CHEST
 from cfchest.offsets import offset
 from cfchest.phantom import Phantom
 from cfcore import InputError
-from cfcore.bundle import load_bundle, save_bundle
 from cfcore.cli import main
 from cfcore.files import write_atomically
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
 from cfcore.marks import check_place, marked, sources_in, tracked
-from cfcore.predictions import Predictions
+from cfcore.predictions import Predictions, load_all, save_all
 from cfscm.networks import PredictorConfig, build, load, save
 from cfscm.weights import read_manifest
 
@@ -94,11 +93,11 @@ def test_the_mark_travels_from_data_to_predictions_bundles_and_offsets(tmp_path:
     data = data.take(data.table.index[data.table.sex.notna()])
 
     found = predicted(data, resume_dir=tmp_path / "shards")
-    path = save_bundle({"a": offset(found, 1.0)}, tmp_path / "bundle.safetensors")
+    path = save_all({"a": offset(found, 1.0)}, tmp_path / "bundle.safetensors")
     again = Predictions.load(found.save(tmp_path / "one.safetensors"))
 
     assert found.provenance["restricted"] == marked(["chexpert"])["restricted"]
-    assert again.provenance == load_bundle(path)["a"].provenance == found.provenance
+    assert again.provenance == load_all(path)["a"].provenance == found.provenance
     written = [*(tmp_path / "shards").iterdir(), path, tmp_path / "one.safetensors"]
     assert len(written) == 4
     assert {tuple(sources_in(file.read_bytes())) for file in written} == {("chexpert",)}
@@ -176,7 +175,7 @@ def test_nothing_marked_is_written_where_git_would_track_it(
 
     for write in (
         lambda: found.save(repository / "a.safetensors"),
-        lambda: save_bundle({"a": found}, repository / "b.safetensors"),
+        lambda: save_all({"a": found}, repository / "b.safetensors"),
         lambda: predicted(data, resume_dir=repository / "shards"),
         lambda: data.cached(repository / "cache"),
         lambda: write_atomically(repository / "c.json", json.dumps(marked(["nih"])).encode()),
@@ -252,8 +251,8 @@ def test_a_notebook_that_read_patients_is_marked_cell_by_cell(
 def test_a_notebook_that_reads_predictions_of_patients_is_marked_too(tmp_path: Path) -> None:
     data = loaded(tmp_path)["chexpert"]
     data = data.take(data.table.index[data.table.sex.notna()])
-    path = save_bundle({"a": predicted(data)}, tmp_path / "bundle.safetensors")
-    code = "from cfcore.bundle import load_bundle\nfound = load_bundle(where)"
+    path = save_all({"a": predicted(data)}, tmp_path / "bundle.safetensors")
+    code = "from cfcore.predictions import load_all\nfound = load_all(where)"
 
     out = run(text_notebook(tmp_path / "a.md", code), tmp_path / "a.ipynb", {"where": str(path)})
 

@@ -9,7 +9,7 @@ import torch
 from scipy.special import expit
 
 from cfcore import InputError, Predictions, bootstrap, compare, evaluate, intervals
-from cfcore.evaluate import check_question, check_table
+from cfcore.evaluation import check_options, check_scores
 from cfcore.report import as_text
 from cfcore.resampling import check_resampling, replicate
 
@@ -34,18 +34,19 @@ def test_replicates_equal_evaluating_the_resampled_patients(clustered: bool) -> 
     patient = np.repeat(np.arange(20), 3)[::-1] if clustered else None
     sampling = check_resampling(60, patient, 7, 5, 0.95, seed=3)
     options = {"q": [0.1, 0.2, 0.3, 0.4], "threshold": 0.4, "alphas": (0.3,), "bins": 7}
-    table = check_table(p_obs, p_cf, y, options["q"])
+    scores = check_scores(p_obs, p_cf, y, options["q"])
 
-    fast = replicate(table, check_question(0.4, (0.3,), 7), sampling)
+    fast = replicate(scores, check_options(0.4, (0.3,), 7), sampling)
 
     counts = torch.cat(list(sampling.counts())).numpy()
     for b in range(7):
         rows = np.repeat(np.arange(60), counts[b][sampling.code])
         plain = evaluate(p_obs[rows], p_cf[rows], y[rows], **options)
-        ranked = {name: v for name, v in plain.items() if b < len(fast[name])}
-        assert {name: fast[name][b] for name in ranked} == pytest.approx(ranked, abs=1e-12)
-    assert {len(fast[name]) for name in ("S_rank", "tau_b", "abs_rank_change")} == {5}
-    assert {len(fast[name]) for name in ("R_CM", "ECE_marg", "S_var")} == {7}
+        ranked = {name: v for name, v in plain.items() if 1 + b < len(fast[name])}
+        assert {name: fast[name][1 + b] for name in ranked} == pytest.approx(ranked, abs=1e-12)
+    assert {len(fast[name]) for name in ("S_rank", "tau_b", "abs_rank_change")} == {1 + 5}
+    assert {len(fast[name]) for name in ("R_CM", "ECE_marg", "S_var")} == {1 + 7}
+    assert {name: v[0] for name, v in fast.items()} == evaluate(p_obs, p_cf, y, **options)
 
 
 def test_patients_are_drawn_whole_and_equally_often() -> None:
@@ -202,9 +203,9 @@ def test_chunks_of_replicates_are_all_used_and_all_random() -> None:
     assert counts.shape == (125, 30)
     assert len({tuple(row.tolist()) for row in counts}) == 125
     assert not (counts == 1).all(dim=1).any()
-    data = check_table(*population(np.random.default_rng(7), 30))
-    values = replicate(data, check_question(0.5, (0.5,), 10), sampling)
-    assert (len(values["R_CM"]), len(values["tau_b"])) == (125, 60)
+    data = check_scores(*population(np.random.default_rng(7), 30))
+    values = replicate(data, check_options(0.5, (0.5,), 10), sampling)
+    assert (len(values["R_CM"]), len(values["tau_b"])) == (126, 61)
 
 
 def test_pivotal_intervals_stay_within_the_range_of_their_metric() -> None:

@@ -10,11 +10,10 @@ from cfchest.data import from_phantom
 from cfchest.graph import CHEST
 from cfchest.offsets import LogitOffset, offset
 from cfchest.phantom import Phantom
-from cfcore.bundle import load_bundle, save_bundle
 from cfcore.checks import InputError
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
-from cfcore.predictions import Predictions
+from cfcore.predictions import Predictions, load_all, save_all
 from cfscm.networks import PredictorConfig, build
 
 
@@ -29,7 +28,7 @@ def found() -> dict[str, Predictions]:
 
 
 def test_a_bundle_comes_back_as_it_went(found: dict[str, Predictions], tmp_path: Path) -> None:
-    back = load_bundle(save_bundle(found, tmp_path / "b.safetensors"))
+    back = load_all(save_all(found, tmp_path / "b.safetensors"))
 
     assert list(back) == list(found)
     for name, given in found.items():
@@ -40,11 +39,24 @@ def test_a_bundle_comes_back_as_it_went(found: dict[str, Predictions], tmp_path:
         assert back[name].evaluate() == given.evaluate()
 
 
+def test_one_predictor_is_a_file_of_many_with_one(
+    found: dict[str, Predictions], tmp_path: Path
+) -> None:
+    single = found["base"].save(tmp_path / "single.safetensors")
+    both = save_all(found, tmp_path / "b.safetensors")
+
+    (back,) = load_all(single).values()
+
+    assert torch.equal(back.logit_cf, found["base"].logit_cf)
+    with pytest.raises(InputError, match=r"b\.safetensors: there are 3 predictors in it"):
+        Predictions.load(both)
+
+
 def test_a_bundle_is_the_same_bytes_every_time(
     found: dict[str, Predictions], tmp_path: Path
 ) -> None:
-    first = save_bundle(found, tmp_path / "a.safetensors").read_bytes()
-    assert save_bundle(found, tmp_path / "b.safetensors").read_bytes() == first
+    first = save_all(found, tmp_path / "a.safetensors").read_bytes()
+    assert save_all(found, tmp_path / "b.safetensors").read_bytes() == first
 
 
 @pytest.mark.parametrize("beta", [0.5, 2.0])
@@ -65,6 +77,8 @@ def test_an_offset_is_derived_as_if_it_had_been_run(
         ({"grid": {"sex": torch.zeros(4), "age": torch.zeros(4)}}, "another grid"),
         ({"y": torch.zeros(12, dtype=torch.long)}, "labels"),
         ({"patient": [str(i) for i in range(12)]}, "about"),
+        ({"logit_null": None}, "different generators"),
+        ({"parents": {"sex": torch.zeros(12)}}, "another parents"),
     ],
 )
 def test_predictions_about_other_things_are_refused(
@@ -72,19 +86,16 @@ def test_predictions_about_other_things_are_refused(
 ) -> None:
     other = replace(found["+2"], **change)
     with pytest.raises(InputError, match=message):
-        save_bundle({"base": found["base"], "other": other}, tmp_path / "b.safetensors")
+        save_all({"base": found["base"], "other": other}, tmp_path / "b.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_damaged_bundle_is_named(found: dict[str, Predictions], tmp_path: Path) -> None:
-    path = save_bundle(found, tmp_path / "b.safetensors")
+    path = save_all(found, tmp_path / "b.safetensors")
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match=r"b\.safetensors"):
-        load_bundle(path)
-    single = found["base"].save(tmp_path / "single.safetensors")
-    with pytest.raises(InputError, match="not a bundle"):
-        load_bundle(single)
+        load_all(path)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        load_bundle(tmp_path / "nowhere.safetensors")
+        load_all(tmp_path / "nowhere.safetensors")
     with pytest.raises(InputError, match="needs a predictor"):
-        save_bundle({}, tmp_path / "empty.safetensors")
+        save_all({}, tmp_path / "empty.safetensors")

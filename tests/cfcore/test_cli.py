@@ -5,7 +5,12 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -13,7 +18,7 @@ import pytest
 from PIL import Image
 
 from cfcore import Predictions, bootstrap, evaluate
-from cfcore.cli import main
+from cfcore.cli import Parser, add_command, main
 
 HEADER = "p_obs,y,p_cf_0,p_cf_1"
 ROWS = ["0.9,1,0.8,0.4", "0.2,0,0.1,0.3", "0.6,1,0.7,0.2"]
@@ -364,6 +369,86 @@ def test_help_names_every_command_and_option() -> None:
         assert [word for word in expected if word not in shown] == []
 
 
+def registered() -> dict[str, str]:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    return project["entry-points"]["cfcore.commands"]
+
+
+@pytest.mark.parametrize("name", registered())
+def test_every_command_of_the_packages_explains_itself(name: str) -> None:
+    root = Parser(prog="cfcore")
+    add_command(root.add_subparsers(), name, EntryPoint("", registered()[name], "").load())
+
+    (command,) = root._subparsers._group_actions[0].choices.values()
+
+    assert command.description
+    assert [each.dest for each in command._actions if not (each.help or "").strip(".")] == []
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where.
+
+    Args:
+        town: The town.
+        hot_days (N): Days.
+    """
+
+    town: str = "here"
+    hot_days: int = 1
+
+
+OWN = Place(hot_days=5)
+
+
+def own(
+    word: Path,
+    others: Sequence[int] = (),
+    *,
+    must: float,
+    kind: Literal["a", "b"] = "a",
+    place: Place = OWN,
+    pair: Sequence[tuple[str, str]] = (),
+    loud: bool = False,
+) -> list:
+    """Do something. 100 % of it.
+
+    Args:
+        word (WORD): A word.
+        others: More.
+        must (X): Needed.
+        kind: Which.
+        pair (-p A B): Two.
+        loud: Aloud.
+    """
+    return [word, others, must, kind, place, pair, loud]
+
+
+def test_a_signature_is_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = EntryPoint("own", f"{__name__}:own", "cfcore.commands")
+    monkeypatch.setattr("cfcore.cli.entry_points", lambda group: [entry])
+
+    assert main(["own", "w", "--must", "2"]) == 0
+    plain = capsys.readouterr().out.split("\n")
+    words = "own w 3 4 --must 1e3 --kind b --town x -p a 1 --pair b 2 --loud"
+    assert main(words.split()) == 0
+    full = capsys.readouterr().out.split("\n")
+
+    assert plain == ["w", "()", "2.0", "a", str(OWN), "()", "False", ""]
+    given = [str(Place("x", 5)), "[['a', '1'], ['b', '2']]", "True", ""]
+    assert full == ["w", "[3, 4]", "1000.0", "b", *given]
+    for wrong in (["own"], ["own", "w"], ["own", "w", "--must", "1", "--kind", "c"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(wrong)
+    with pytest.raises(SystemExit):
+        main(["own", "--help"])
+    shown = capsys.readouterr().out
+    parts = ("100 % of", "WORD", "-p A B", "--hot-days N", "default: 5")
+    assert [part for part in parts if part not in shown] == []
+
+
 def test_the_file_of_a_marginalisation_says_how_it_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -593,6 +678,7 @@ def test_marginalising_takes_your_own_images_generator_and_predictor(
         ("--do sex=0:1", "not an intervention"),
         ("--do sex=7", "sex"),
         ("--q weights.csv", "'weights.csv' is neither"),
+        ("--do sex=0,1 --q scores.csv", "scores.csv, row 1: there is no column sex"),
         ("--device warp", "'warp' cannot be used here"),
         ("--max-images 0", "max_images: 0 is less than 1"),
     ],

@@ -7,11 +7,11 @@ import torch
 from accelerator import NAME, Accelerator
 from torch import Tensor
 
-from cfbook.job import own_device
+from cfbook.cli import own_device
 from cfbook.study import transitions
 from cfbook.theory import estimators
 from cfcore import metrics as m
-from cfcore.metrics.summary import Question, from_logits, from_probabilities, summarise
+from cfcore.metrics.summary import Options, Scores, summarise
 
 N, K = 50, 6
 
@@ -69,9 +69,8 @@ METRICS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "tolerable_generator_noise": lambda d: estimators.tolerable_generator_noise(
         d["obs"].var(), 9, N
     ),
-    "summarise": lambda d: summarise(d["obs"], d["p"], d["q"], d["y"]),
+    "summarise": lambda d: summarise(Scores(d["obs"], d["p"], d["q"], d["y"])),
 }
-READINGS = [from_probabilities, from_logits]
 
 
 def tensors(result: object) -> list[Tensor]:
@@ -81,7 +80,7 @@ def tensors(result: object) -> list[Tensor]:
 
 
 def test_every_metric_is_tried_on_a_device() -> None:
-    assert set(METRICS) == set(m.__all__)
+    assert set(METRICS) >= set(m.__all__)
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -111,15 +110,13 @@ def test_metrics_never_wait_for_an_accelerator(name: str) -> None:
     torch.testing.assert_close(results, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
-@pytest.mark.parametrize("read", READINGS)
-def test_the_whole_report_never_waits_for_an_accelerator(read: Callable) -> None:
-    key = "logit" if read is from_logits else "p"
-    question = Question(alphas=(0.3, 0.0), correction=1)
+@pytest.mark.parametrize("key", ["p", "logit"])
+def test_the_whole_report_never_waits_for_an_accelerator(key: str) -> None:
+    options = Options(alphas=(0.3, 0.0), correction=1)
 
     def report(data: dict[str, Tensor]) -> dict[str, Tensor]:
-        return summarise(
-            data[key][:, 0], data[key], data["q"], data["y"], question=question, read=read
-        )
+        scores = Scores(data[key][:, 0], data[key], data["q"], data["y"], key == "logit")
+        return summarise(scores, options)
 
     expected = report(example())
     with Accelerator() as log:

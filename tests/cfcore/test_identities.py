@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from cfcore import metrics as m
-from cfcore.metrics.summary import Question, from_logits, summarise
+from cfcore.metrics.summary import Options, Scores, summarise
 
 SMALLEST = 1e-12
 RATIO = 2.4554  # the smallest ratio of cross-entropy and squared error; derived below
@@ -49,7 +49,7 @@ def at_most(low: Tensor | float, high: Tensor | float) -> bool:
 def test_risks_form_a_ladder(table: tuple[Tensor, ...]) -> None:
     obs, cf, q, y = table
 
-    report = summarise(obs, cf, q, y)
+    report = summarise(Scores(obs, cf, q, y))
 
     ladder = ["R_CM", "R_IE", "R_CVaR_0.50", "R_CVaR_0.25", "R_CVaR_0.10", "R_WC"]
     risks = [report[name] for name in ladder]
@@ -60,7 +60,7 @@ def test_risks_form_a_ladder(table: tuple[Tensor, ...]) -> None:
 def test_risks_from_logits_form_a_ladder_however_saturated(table: tuple[Tensor, ...]) -> None:
     obs, cf, q, y = table
 
-    report = summarise(obs, cf, q, y, read=from_logits, question=Question(alphas=(0.5, 0.1)))
+    report = summarise(Scores(obs, cf, q, y, logits=True), Options(alphas=(0.5, 0.1)))
 
     risks = [report[name] for name in ["R_CM", "R_IE", "R_CVaR_0.50", "R_CVaR_0.10", "R_WC"]]
     assert all(at_most(*pair) for pair in pairwise(risks))
@@ -96,7 +96,7 @@ def test_the_whole_tail_is_the_expectation_and_the_least_one_the_worst(
 def test_marginalising_gains_at_least_half_the_variance(table: tuple[Tensor, ...]) -> None:
     obs, cf, q, y = table
 
-    report = summarise(obs, cf, q, y)
+    report = summarise(Scores(obs, cf, q, y))
 
     assert at_most(report["S_var"] / 2, report["R_IE"] - report["R_CM"])
 
@@ -125,7 +125,7 @@ def test_the_ratio_of_cross_entropy_and_brier_score_is_the_least_possible() -> N
 def test_cross_entropy_bounds_the_brier_score(table: tuple[Tensor, ...]) -> None:
     obs, cf, q, y = table
 
-    report = summarise(obs, cf, q, y)
+    report = summarise(Scores(obs, cf, q, y))
 
     assert at_most(RATIO * report["Brier_orig"], report["R_orig"])
     assert at_most(RATIO * report["Brier_marg"], report["R_CM"])
@@ -148,8 +148,8 @@ def offset_risks(beta: float, logit: Tensor, sex: Tensor, q: Tensor, y: Tensor) 
     """Risks of a predictor with a logit offset: observed sex, and both intervened sexes."""
     obs = logit[:, 0] + beta * sex
     cf = torch.cat((logit, logit + beta), dim=1)
-    question = Question(alphas=(0.7, 0.25, 0.1))
-    report = summarise(obs, cf, q.repeat(2) / 2, y, question=question, read=from_logits)
+    options = Options(alphas=(0.7, 0.25, 0.1))
+    report = summarise(Scores(obs, cf, q.repeat(2) / 2, y, logits=True), options)
     names = ["R_orig", "R_IE", "R_CVaR_0.70", "R_CVaR_0.25", "R_CVaR_0.10", "R_WC"]
     return torch.stack([report[name] for name in names])
 
@@ -201,8 +201,8 @@ def test_splitting_an_intervention_changes_nothing(table: tuple[Tensor, ...], wh
     part = torch.cat((q, q[k : k + 1] * 0.25))
     part[k] = q[k] * 0.75
 
-    coarse = summarise(obs, cf, q, y)
-    fine = summarise(obs, torch.cat((cf, cf[:, k : k + 1]), dim=1), part, y)
+    coarse = summarise(Scores(obs, cf, q, y))
+    fine = summarise(Scores(obs, torch.cat((cf, cf[:, k : k + 1]), dim=1), part, y))
 
     torch.testing.assert_close(fine, coarse, rtol=1e-6, atol=1e-9, equal_nan=True)
 
@@ -211,9 +211,11 @@ def test_splitting_an_intervention_changes_nothing(table: tuple[Tensor, ...], wh
 def test_an_impossible_intervention_changes_nothing(table: tuple[Tensor, ...]) -> None:
     obs, cf, q, y = table
 
-    more = summarise(obs, torch.cat((cf, 1 - cf), dim=1), torch.cat((q, 0 * q)), y)
+    more = summarise(Scores(obs, torch.cat((cf, 1 - cf), dim=1), torch.cat((q, 0 * q)), y))
 
-    torch.testing.assert_close(more, summarise(obs, cf, q, y), rtol=1e-6, atol=1e-9, equal_nan=True)
+    torch.testing.assert_close(
+        more, summarise(Scores(obs, cf, q, y)), rtol=1e-6, atol=1e-9, equal_nan=True
+    )
 
 
 @given(st.integers(0, 10**9), st.integers(1, 17), st.integers(2, 9), st.booleans())
@@ -222,7 +224,7 @@ def test_a_constant_predictor_is_stable(billionths: int, k: int, n: int, disease
     y = torch.arange(n) % 2 if disease else torch.zeros(n, dtype=torch.int64)
     obs = torch.full((n,), p, dtype=torch.float64)
 
-    report = summarise(obs, obs[:, None].expand(n, k), uniform(k), y)
+    report = summarise(Scores(obs, obs[:, None].expand(n, k), uniform(k), y))
 
     assert report["S_var"] == report["S_flip"] == report["D_obs"] == 0
     assert report["D_abs"] < 1e-15
@@ -235,7 +237,7 @@ def test_averaging_a_constant_changes_no_decision_rank_or_bin() -> None:
     y = torch.arange(11) % 2
 
     for k in range(1, 40):
-        report = summarise(obs, obs[:, None].expand(11, k), uniform(k), y)
+        report = summarise(Scores(obs, obs[:, None].expand(11, k), uniform(k), y))
         assert report["D_obs"] == report["abs_rank_change"] == 0
         assert report["S_rank"] == report["tau_b"] == 1
         torch.testing.assert_close(report["ECE_marg"], report["ECE_orig"])
@@ -248,7 +250,7 @@ def test_the_report_agrees_with_the_function_of_each_equation(table: tuple[Tenso
     loss, p_bar = m.cross_entropy(cf, y[:, None]), m.marginal_prediction(cf, q)
     shown = m.rounded(p_bar)
 
-    report = summarise(obs, cf, q, y)
+    report = summarise(Scores(obs, cf, q, y))
 
     equations = {
         "R_orig": m.original_risk(obs, y),
@@ -290,8 +292,8 @@ def test_rounding_protects_every_threshold(k: int) -> None:
     obs = torch.arange(0, 1.01, 0.1, dtype=torch.float64).round(decimals=1)
 
     for threshold in obs.tolist():
-        question = Question(threshold=threshold)
-        report = summarise(obs, obs[:, None].expand(11, k), uniform(k), question=question)
+        options = Options(threshold=threshold)
+        report = summarise(Scores(obs, obs[:, None].expand(11, k), uniform(k)), options)
         assert report["D_obs"] == 0
 
 

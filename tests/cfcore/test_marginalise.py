@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -243,9 +244,9 @@ def test_a_damaged_shard_and_another_job_are_refused_by_name(data: Dataset, tmp_
 
 
 SCRIPT = """
-import sys, time, torch
+import os, sys, time, torch
 torch.set_num_threads(1)
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 import cfcore.marginalise
 cfcore.marginalise.SHARD = 4
 from test_marginalise import COHORT, GRID, PREDICTORS
@@ -308,13 +309,11 @@ def test_two_processes_give_the_result_of_one(
 
 def device_job(device: str, cohort: Cohort, reader: torch.nn.Module) -> tuple[Job, list]:
     data = from_phantom(cohort)
-    oracle = type(cohort.oracle)(
-        cohort.phantom, {name: v.to(device) for name, v in cohort.noise.items()}
-    )
+    oracle = replace(cohort.oracle, noise={name: v.to(device) for name, v in cohort.noise.items()})
     job = Job(
         oracle,
         {"basic": reader},
-        [Output("basic", "basic", None, None)],
+        [Output("basic", "basic")],
         data,
         dict(GRID.values),
         "direct",

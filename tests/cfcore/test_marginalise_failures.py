@@ -377,7 +377,7 @@ def test_a_command_that_cannot_write_trains_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cfbook.job.default_predictors", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr("cfbook.cli.default_predictors", lambda *_: pytest.fail("it trains"))
 
     assert main(["marginalise", "--preset", "smoke", "--out", "table.csv/found"]) == 2
 

@@ -1,5 +1,6 @@
 """Predictions survive the disk, and nothing else does."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from cfcore import InputError, Predictions, ScoreWarning, evaluate
+from cfcore.predictions import load_all
 
 
 def example(n: int = 40, **changes: object) -> Predictions:
@@ -51,6 +53,7 @@ def assert_equal(first: Predictions, second: Predictions) -> None:
         {"patient": None, "q": None, "provenance": {}},
         {"patient": ["Zoë", "李"] * 20},
         {"grid": {"age": torch.rand(40, 4)}},
+        {"logit_null": None},
     ],
 )
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path, changes: dict) -> None:
@@ -61,6 +64,30 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path, changes: dict) -> None:
     assert_equal(before, after)
     assert before.evaluate() == after.evaluate()
     assert [file.name for file in tmp_path.iterdir()] == ["basic.safetensors"]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_files_of_the_first_format_are_read(tmp_path: Path, many: bool) -> None:
+    given = example()
+    logits = {name: getattr(given, name) for name in ("logit_obs", "logit_null", "logit_cf")}
+    tensors = {"q": given.q, "y": given.y, "parents.age": given.parents["age"]}
+    tensors |= {f"grid.{name}": values for name, values in given.grid.items()}
+    header = {"format": 1, "patient": given.patient}
+    if many:
+        tensors |= {name: torch.stack([-values, values]) for name, values in logits.items()}
+        header |= {"predictors": {"z": {}, "a": given.provenance}}
+    else:
+        tensors |= {name: values.contiguous() for name, values in logits.items()}
+        header |= {"provenance": given.provenance}
+    key = "cfcore-bundle" if many else "cfcore"
+    save_file(tensors, tmp_path / "old", metadata={key: json.dumps(header)})
+
+    found = load_all(tmp_path / "old")
+
+    assert list(found) == (["z", "a"] if many else [""])
+    assert_equal(given, list(found.values())[-1])
+    if not many:
+        assert_equal(given, Predictions.load(tmp_path / "old"))
 
 
 def test_the_same_predictions_are_the_same_bytes(tmp_path: Path) -> None:
@@ -214,7 +241,7 @@ def test_only_the_same_patients_can_be_compared() -> None:
 def test_shared_memory_survives_the_disk(tmp_path: Path) -> None:
     zeros = torch.zeros(5)
     grid = {"a": torch.arange(2.0)}
-    given = Predictions(zeros, zeros, torch.zeros(5, 2), grid, parents={"b": zeros})
+    given = Predictions(zeros, torch.zeros(5, 2), grid, logit_null=zeros, parents={"b": zeros})
 
     again = Predictions.load(given.save(tmp_path / "shared"))
 
@@ -223,7 +250,11 @@ def test_shared_memory_survives_the_disk(tmp_path: Path) -> None:
 
 def test_arrays_and_lists_become_tensors(tmp_path: Path) -> None:
     given = Predictions(
-        np.zeros(3), [0.0, 1.0, 2.0], np.ones((3, 2)), {"a": np.arange(2.0)}, y=[0, 1, 1]
+        np.zeros(3),
+        np.ones((3, 2)),
+        {"a": np.arange(2.0)},
+        logit_null=[0.0, 1.0, 2.0],
+        y=[0, 1, 1],
     )
 
     again = Predictions.load(given.save(tmp_path / "arrays"))
@@ -256,6 +287,8 @@ def test_the_floor_refuses_what_is_not_a_number() -> None:
         example(logit_null=null).floor()
     with pytest.raises(InputError, match="threshold: 2 is outside"):
         example().floor(threshold=2)
+    with pytest.raises(InputError, match="logit_null: a floor needs the scores under the null"):
+        example(logit_null=None).floor()
 
 
 def test_logits_that_look_like_probabilities_are_warned_of() -> None:
@@ -289,7 +322,7 @@ def test_other_logits_are_not_warned_of(change: Callable[[torch.Tensor], torch.T
 
 
 def test_a_few_logits_may_all_be_fractions() -> None:
-    Predictions(torch.rand(3), torch.rand(3), torch.rand(3, 4), grid={"age": torch.arange(4)})
+    Predictions(torch.rand(3), torch.rand(3, 4), grid={"age": torch.arange(4)})
 
 
 def test_options_reach_every_method() -> None:

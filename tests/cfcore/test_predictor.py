@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cfbook.job import imported
 from cfchest.data import Dataset
 from cfchest.graph import CHEST
 from cfchest.offsets import LogitOffset
 from cfcore import InputError
+from cfcore.cli import imported
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph, Variable
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
+from cfcore.patients import Patients
 from cfscm.networks import PredictorConfig, build
 
 GRID = Grid.product({"sex": [0, 1]})
@@ -48,6 +49,7 @@ def logit(x: Tensor, pa: Parents) -> Tensor:
 
 
 def head(outputs: int) -> nn.Sequential:
+    torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs)).eval()
 
 
@@ -259,6 +261,78 @@ def test_every_predictor_is_judged_by_its_own_labels(data: Dataset) -> None:
 def test_labels_that_cannot_be_right_are_refused(labels: dict, message: str, data: Dataset) -> None:
     with pytest.raises(InputError, match=message):
         run(data, logit, labels=labels)
+
+
+def two_labels(x: Tensor, pa: Parents) -> Tensor:
+    return torch.stack((logit(x, pa), -logit(x, pa)), dim=1)
+
+
+@pytest.fixture
+def several(data: Dataset) -> Patients:
+    ill = {"ill": [0, 1] * 6, "worse": [0, 0, 1] * 4}
+    return Patients(data[:], {"sex": data.parents["sex"]}, ill)
+
+
+def test_a_predictor_of_several_labels_is_decoded_once_and_keyed_by_them(
+    several: Patients, tmp_path: Path
+) -> None:
+    seen = []
+
+    def watched(x: Tensor, pa: Parents) -> Tensor:
+        seen.append(len(x))
+        return two_labels(x, pa)
+
+    given = {"both": watched, "one": logit}
+    found = marginalise(Shaded(), given, several, GRID, labels={"one": "worse"})
+
+    assert list(found) == ["both:ill", "both:worse", "one"]
+    assert sum(seen) == N * (3 + len(GRID))
+    assert torch.equal(found["both:worse"].logit_cf, -found["one"].logit_cf)
+    assert torch.equal(found["both:worse"].y, found["one"].y)
+    assert found["both:ill"].y.tolist() == [0, 1] * 6
+    named = marginalise(Shaded(), {"b": two_labels}, several, GRID, labels={"b": ["worse", "sex"]})
+    assert named["b:sex"].provenance["outputs"] == ["worse", "sex"]
+    marginalise(Shaded(), {"b": two_labels}, several, GRID, resume_dir=tmp_path)
+    with pytest.raises(InputError, match="another job: predictors changed"):
+        given = {"labels": {"b": ["worse", "ill"]}, "resume_dir": tmp_path}
+        marginalise(Shaded(), {"b": two_labels}, several, GRID, **given)
+
+
+@pytest.mark.parametrize(
+    ("predictor", "labels", "message"),
+    [
+        (logit, None, r"'mine' gives .* \(\d+,\) .* not one for each of 2 labels; .*labels="),
+        (two_labels, {"mine": "ill"}, r"'mine' gives .* \(\d+, 2\) .* not one logit for each; cho"),
+        (two_labels, {"mine": ["ill", "ill"]}, r"labels\['mine'\]: a label is named twice"),
+        (head(3), None, r"shape \(\d+, 3\) for \d+ images, not one for each of 2 labels"),
+        (build(PredictorConfig("sex"), seed=0), None, "predicts 'sex', but .* 'ill' and 'worse'"),
+    ],
+)
+def test_outputs_that_are_not_the_labels_are_refused(
+    predictor: object, labels: dict | None, message: str, several: Patients
+) -> None:
+    with pytest.raises(InputError, match=message):
+        run(several, predictor, labels=labels)
+
+
+class Following(Shaded):
+    """A generator whose total effect carries the sex over to everything else."""
+
+    def act(self, pa: Parents, do: Parents, *, effect: str) -> Parents:
+        return {name: do.get(name, do["sex"] if effect == "total" else pa[name]) for name in pa}
+
+
+def test_a_label_is_held_under_the_total_effect_unless_it_is_intervened_on(data: Dataset) -> None:
+    def ill(x: Tensor, pa: Parents) -> Tensor:
+        return pa["effusion"] + 10 * pa["age"]
+
+    held = run(data, ill, Following(), effect="total")
+    own = data.labels["effusion"][:, None]
+    assert torch.equal(held.logit_cf, own + 10 * GRID.values["sex"])
+
+    grid = Grid.product({"sex": [1], "effusion": [1]})
+    given = marginalise(Following(), {"mine": ill}, data, grid, effect="total")["mine"]
+    assert given.logit_cf.unique().tolist() == [11]
 
 
 # The floor

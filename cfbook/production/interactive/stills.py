@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from cfbook.production.interactive.playground import label
 from cfbook.study.runs import Member
+from cfcore.metrics import cross_entropy_from_logits
 from cfcore.metrics.risk import patient_tail_losses
-from cfcore.metrics.summary import from_logits
 from cfcore.predictions import Predictions
 
 _INCHES, _DPI = (12, 8), 100
@@ -93,11 +93,10 @@ def playground_still(given: Mapping[Member, Predictions]) -> bytes:
 
 def _tail(ax: Axes, one: Predictions, name: str) -> None:
     """The worlds of the patient with the largest tail loss, the worst first."""
-    table = one.table
-    losses = from_logits(table.obs, table.cf, table.q, table.y).loss_cf
-    worst = patient_tail_losses(losses, table.q, (_ALPHA,))[:, 0].argmax()
+    losses = cross_entropy_from_logits(one.logit_cf, one.y[:, None])
+    worst = patient_tail_losses(losses, one.q, (_ALPHA,))[:, 0].argmax()
     loss, order = losses[worst].sort(descending=True)
-    width, loss = table.q[order].numpy(), loss.numpy()
+    width, loss = one.q[order].numpy(), loss.numpy()
     start = width.cumsum() - width
     inside = np.clip(_ALPHA - start, 0, width)
     ax.bar(start, loss, width, align="edge", color="0.88", edgecolor="0.5")

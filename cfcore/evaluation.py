@@ -1,8 +1,7 @@
 """One call for every number of the paper's tables."""
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,29 +21,10 @@ from cfcore.checks import (
     check_weights,
 )
 from cfcore.metrics.loss import Loss, resolve_loss
-from cfcore.metrics.summary import Question, Reading, from_logits, from_probabilities, summarise
+from cfcore.metrics.summary import Options, Scores, summarise
 
 FLOAT_MAX = torch.finfo(torch.float64).max
 MOST_BINS = 1_000_000
-
-
-@dataclass(frozen=True)
-class Table:
-    """Checked scores of one predictor, and how to read them.
-
-    Attributes:
-        obs: Observed scores, shape (N,).
-        cf: Counterfactual scores, shape (N, K).
-        q: Intervention probabilities, shape (K,).
-        y: Labels, shape (N,), or None.
-        read: Whether the scores are probabilities or logits.
-    """
-
-    obs: Tensor
-    cf: Tensor
-    q: Tensor
-    y: Tensor | None
-    read: Reading
 
 
 def check_logits(values: Tensor, name: str) -> None:
@@ -52,58 +32,46 @@ def check_logits(values: Tensor, name: str) -> None:
     check_range(values, name, -FLOAT_MAX, FLOAT_MAX, "a finite logit")
 
 
-def check_table(
+def check_scores(
     obs: Numbers,
     cf: Numbers,
     y: Numbers | None = None,
     q: Numbers | None = None,
     *,
-    read: Reading = from_probabilities,
-) -> Table:
+    logits: bool = False,
+) -> Scores:
     """Check scores, labels and weights; raises an ``InputError`` at the first fault."""
-    logits = read is from_logits
-    kind = "logit" if logits else "p"
+    kind, check = ("logit", check_logits) if logits else ("p", check_probabilities)
     names = (f"{kind}_obs", f"{kind}_cf", "y")
     obs, cf = as_tensor(obs, names[0], axes=1), as_tensor(cf, names[1], axes=2)
     y = None if y is None else as_tensor(y, "y", axes=1)
     check_sizes(obs, cf, y, names)
-
-    for name, scores in zip(names, (obs, cf), strict=False):
-        if logits:
-            check_logits(scores, name)
-        else:
-            check_probabilities(scores, name)
+    check(obs, names[0])
+    check(cf, names[1])
     if y is not None:
         check_labels(y)
         y = y.to(obs.device)
-    q = check_weights(q, cf.shape[1]).to(obs.device)
-    return Table(obs, cf, q, y, read)
+    return Scores(obs, cf, check_weights(q, cf.shape[1]).to(obs.device), y, logits)
 
 
-def check_question(
-    threshold: float,
-    alphas: Sequence[float],
-    bins: int,
+def check_options(
+    threshold: float = 0.5,
+    alphas: Sequence[float] = (0.5, 0.25, 0.1),
+    bins: int = 10,
     loss: str | Loss = "bce",
     correction: int = 0,
-) -> Question:
+) -> Options:
     """Check what is asked for."""
     try:
         loss = resolve_loss(loss)
     except ValueError as error:  # the metrics know no error of the package
         raise InputError(str(error)) from None
-    return Question(
-        threshold=check_fraction(threshold, "threshold"),
-        alphas=check_alphas(alphas),
-        bins=check_count(bins, "bins", most=MOST_BINS),
-        loss=loss,
-        correction=correction,
-    )
+    threshold, alphas = check_fraction(threshold, "threshold"), check_alphas(alphas)
+    return Options(threshold, alphas, check_count(bins, "bins", most=MOST_BINS), loss, correction)
 
 
-def evaluate_table(table: Table, question: Question) -> dict[str, float]:
-    """The metrics of checked scores as numbers; warns of those that are undefined."""
-    metrics = summarise(table.obs, table.cf, table.q, table.y, question=question, read=table.read)
+def as_numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
+    """Metrics as plain numbers; warns of those that are undefined."""
     values = dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
     undefined = [name for name, value in values.items() if value != value]
     if undefined:
@@ -158,5 +126,5 @@ def evaluate(
         >>> metrics["S_flip"], metrics["S_rank"]
         (0.3333333333333333, 1.0)
     """
-    question = check_question(threshold, alphas, bins, loss)
-    return evaluate_table(check_table(p_obs, p_cf, y, q), question)
+    options = check_options(threshold, alphas, bins, loss)
+    return as_numbers(summarise(check_scores(p_obs, p_cf, y, q), options))

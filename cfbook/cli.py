@@ -1,0 +1,544 @@
+"""The commands of the study and the book; see :mod:`cfcore.cli`."""
+
+import json as writing
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from cfchest.cli import renamed
+from cfcore import __version__
+from cfcore.checks import InputError
+from cfcore.cli import imported
+from cfcore.files import check_writable, write_atomically
+
+if TYPE_CHECKING:
+    from cfbook.study.recipes import Preset
+    from cfchest.data import Dataset
+    from cfchest.folders import Folders
+    from cfcore.generator import Generator
+    from cfcore.interventions import Grid
+    from cfcore.predictor import Predictor
+
+Effect = Literal["direct", "total"]
+OFFSETS = (0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Whose images are used, how many, and where to compute.
+
+    Args:
+        preset (NAME): The sizes: smoke, curve, book or paper.
+        chexpert (FOLDER): CheXpert, the real hospital C; instead of the phantom.
+        mimic (FOLDER): MIMIC-CXR-JPG, the real hospital M; instead of the phantom.
+        mimic_iv (FOLDER): MIMIC-IV, where sexes and ages of hospital M are.
+        chexpert_masks (FILE.csv): The lungs of CheXpert, by CheXmask.
+        mimic_masks (FILE.csv): The lungs of MIMIC-CXR, by CheXmask.
+        device: Where to compute.
+    """
+
+    preset: str = "book"
+    chexpert: Path | None = None
+    mimic: Path | None = None
+    mimic_iv: Path | None = None
+    chexpert_masks: Path | None = None
+    mimic_masks: Path | None = None
+    device: str = "cpu"
+
+    @property
+    def folders(self) -> "Folders | None":
+        """The folders of real patients that were named, or None if none was."""
+        from cfchest.folders import Folders
+
+        own = {name: at for name, at in asdict(self).items() if name not in ("preset", "device")}
+        return Folders(**own) if any(own.values()) else None
+
+    def sizes(self, out: Path, **changes: object) -> "Preset":
+        """The preset on the patients that were named, if it may be used here and written there."""
+        from cfbook.study.recipes import preset
+        from cfcore.marks import check_place
+        from cfcore.predictor import check_device
+
+        check_device(self.device)
+        if self.folders is not None:
+            check_place(out / "any", self.folders.restricted)
+            changes["folders"] = self.folders
+        return preset(self.preset, **changes)
+
+
+BOOK, SMOKE = Source(), Source("smoke")
+
+
+def predictor(
+    *,
+    out: Path,
+    source: Source = BOOK,
+    hospital: str = "C",
+    family: str = "basic",
+    strength: float = 0.0,
+    seed: int = 0,
+    images: int | None = None,
+) -> list[Path]:
+    """Train one predictor of the experiments.
+
+    It is kept, and not trained if it is there. A training that fails leaves what it had as
+    *.failed.safetensors.
+
+    Args:
+        out (DIR): Where to keep it.
+        hospital (H): C or M.
+        family (F): The bias: basic, sex, age, 'control sex' or 'control age'.
+        strength (S): Of the bias.
+        seed (N): Of the training.
+        images (N): Of basic: train on N images only.
+    """
+    from cfbook.study.recipes import Recipe, obtain
+
+    recipe = Recipe(source.sizes(out), hospital, family, strength, seed, images)
+    check_writable(out)
+    obtain(recipe, committed=out, cache=out, device=source.device, progress=True)
+    return [out / recipe.file]
+
+
+def setting(
+    *,
+    out: Path,
+    source: Source = BOOK,
+    setting: str = "C->C",
+    testset: str | None = None,
+    effect: Effect = "direct",
+    trainings: int = 3,
+    predictors: Path | None = None,
+    generator: str = "oracle",
+    max_images: int = 144,
+) -> list[Path]:
+    """Marginalise the predictors of a setting over a test set.
+
+    The logits of every predictor on every patient in every world are kept in one file. Predictors
+    that are missing are trained; a run that was stopped goes on where it was.
+
+    Args:
+        out (DIR): Where to keep it.
+        setting (S): C->C, M->M or C->M.
+        testset (T): One of balanced, natural, shares-sex and shares-age (default: that of the
+            setting).
+        effect: Whether what depends on an intervened variable is held or follows.
+        trainings (N): Of each predictor.
+        predictors (DIR): Where trained predictors are kept.
+        generator (G): One of oracle, learned-0 (with its seed), and MODULE:NAME of your own.
+        max_images (B): Images in flight.
+    """
+    from cfbook.study.runs import Run, fill, find_setting
+
+    sizes = source.sizes(out, trainings=trainings)
+    run = Run(sizes, setting, testset or find_setting(setting).testset, effect, generator)
+    return [
+        fill(
+            run,
+            out / run.file,
+            generator=imported(generator) if ":" in generator else None,
+            predictors=predictors,
+            device=source.device,
+            max_images=max_images,
+            progress=True,
+        )
+    ]
+
+
+def train(*, out: Path, source: Source = BOOK, hospital: str = "C", seed: int = 0) -> list[Path]:
+    """Train the generator of counterfactuals.
+
+    The deep structural causal model of a preset is kept, and not trained if it is there. Killed, a
+    training goes on from its last checkpoint when it is started again, to the same weights.
+
+    Args:
+        out (DIR): Where to keep it.
+        hospital (H): C or M.
+        seed (N): Of the training.
+    """
+    from cfbook.study.generators import GeneratorRecipe, obtain_generator
+
+    recipe = GeneratorRecipe(source.sizes(out), hospital, seed)
+    check_writable(out)
+    obtain_generator(recipe, committed=out, cache=out, device=source.device, progress=True)
+    return [out / recipe.file]
+
+
+def results(
+    *,
+    out: Path,
+    source: Source = BOOK,
+    generators: int = 3,
+    patients: int | None = None,
+    noise_patients: int = 500,
+    predictions: Path | None = None,
+    kept: bool = False,
+    readings: bool = False,
+    leak: bool = False,
+) -> list[Path]:
+    """Try learned generators and put them into the tables.
+
+    How sound the generators of a preset are, and all settings marginalised with them: the small
+    tables that the chapters read. Missing generators and predictors are trained.
+
+    Args:
+        out (DIR): Where to write.
+        generators (N): Trainings of the generator.
+        patients (N): Test patients (default: 300, and 2,000 for --leak).
+        noise_patients (N): Test patients for noise.
+        predictions (DIR): Where predictions are looked for first.
+        kept: Only add the empirical q, with weights that are kept.
+        readings: Only compare what may be held as the noise of an image, on validation patients.
+        leak: Only probe the noise for the parents that it should not know, on test patients.
+    """
+    from cfbook.study import results as tables
+    from cfbook.study.leak import LEAK, generator_leaks
+
+    preset, seeds, count = source.sizes(out), range(generators), patients or 300
+    check_writable(out)
+    if kept:
+        return [tables.collect_kept(preset, out)]
+    if leak:
+        found = generator_leaks(preset, seeds, patients=patients or 2000)
+        return [tables.write_table(found, out / LEAK)]
+    if readings:
+        return [tables.collect_readings(preset, seeds, out, patients=count)]
+    counts = {"patients": count, "noise_patients": noise_patients}
+    return [
+        *tables.collect_soundness(preset, seeds, out, **counts),
+        *tables.collect(tables.learned_runs(preset, seeds), out, folder=predictions),
+    ]
+
+
+def missing(
+    *,
+    out: Path,
+    source: Source = BOOK,
+    part: Literal["curve", "labels", "trust", "model", "figure", "stages", "label-free"],
+    seeds: Sequence[int] = (0,),
+    generators: Path | None = None,
+    patients: int = 300,
+) -> list[Path]:
+    """Train generators on partly labelled images and put them into tables.
+
+    These are the small tables that the chapter on missing labels reads. A table grows by one
+    generator at a time; what is in it already is not trained again.
+
+    Args:
+        out (DIR): Where to write.
+        part: A curve over the share of labels; a fifth of them, with and without unlabelled images;
+            the same with the paper's weights; what one model imputes; the figure of its examples;
+            counterfactual regularisation; stability with the label of effusion hidden.
+        seeds (N): Of the trainings.
+        generators (DIR): Where trained generators are kept.
+        patients (N): Test patients.
+    """
+    from cfbook.study import label_free, last_figure, missing_labels
+    from cfbook.study.generators import CACHE
+
+    check_writable(out)
+    preset, folder = source.sizes(out), generators or CACHE
+    recipe = missing_labels.label_recipes(preset, seeds)[0]
+    if part == "label-free":
+        return [label_free.collect_label_free(preset, out / label_free.TABLE)]
+    if part == "figure":
+        return [last_figure.collect_examples(recipe, out / last_figure.EXAMPLES, folder=folder)]
+    if part == "model":
+        data = missing_labels.trial_patients(preset, patients)
+        return missing_labels.collect_model(recipe, out, data, folder=folder)
+    file, recipes = {
+        "curve": (missing_labels.CURVE, missing_labels.curve_recipes),
+        "labels": (missing_labels.LABELS, missing_labels.label_recipes),
+        "trust": (missing_labels.LABELS, missing_labels.trust_recipes),
+        "stages": (missing_labels.ABLATION, missing_labels.stage_recipes),
+    }[part]
+    made, sizes = recipes(preset, seeds), {"folder": folder, "patients": patients}
+    return [missing_labels.collect_trials(made, out / file, **sizes)]
+
+
+def marginalise(
+    *,
+    out: Path,
+    source: Source = SMOKE,
+    hospital: str = "C",
+    data: Path | None = None,
+    images: Path | None = None,
+    columns: Sequence[str] = (),
+    size: int | None = None,
+    generator: str | None = None,
+    predictor: Sequence[str] = (),
+    do: Sequence[str] = (),
+    q: str = "uniform",
+    effect: Effect = "direct",
+    draws: int | None = None,
+    max_images: int = 144,
+) -> list[Path]:
+    """Run predictors on every patient under every intervention.
+
+    One file for each predictor, and a manifest, are written. Without --data the patients and their
+    true counterfactuals are those of the phantom. A run that was stopped goes on where it was when
+    it is started again.
+
+    Args:
+        out (DIR): Where to write.
+        hospital (H): The hospital, C or M.
+        data (FILE.csv): Your own table of images instead (CSV).
+        images (FOLDER): Where the images of --data are, or an .npz (default: beside it).
+        columns (NAME=COLUMN): What --data calls a column: effusion=ill patient=id.
+        size (PIXELS): The side to which the images of --data are resized (default: they keep their
+            size).
+        generator (MODULE:NAME): Your own generator: an object, or a function that makes one, with
+            abduct and predict.
+        predictor (NAME=FILE): Weights written by cfscm.networks.save, or NAME=MODULE:NAME (default:
+            the basic predictor of the preset and its three logit offsets).
+        do (VARIABLE=VALUES): Values to set, sex=0,1 or age=20:90:8 (default: the paper's sixteen).
+        q (Q): Weights: uniform, empirical, or a CSV file with a column for each variable and a
+            column count.
+        effect: Whether what depends on an intervened variable is held or follows.
+        draws (M): Monte Carlo draws for each patient, not the grid.
+        max_images (B): Images in flight.
+    """
+    import torch
+
+    from cfchest.folders import identity
+    from cfchest.graph import CHEST, paper_grid
+    from cfcore.interventions import Grid, parse_values
+    from cfcore.marginalise import marginalise as predict_everywhere
+    from cfcore.marks import check_place, marked
+    from cfcore.shards import Processes
+
+    device, sizes = own_device(source.device), source.sizes(out)
+    own = {"images": images, "columns": renamed(columns), "size": size}
+    cohort, model = _audited(hospital, sizes, data, own, generator)
+    grid = Grid.product(dict(map(parse_values, do)), graph=CHEST) if do else paper_grid()
+    grid, readers = _weighted(grid, q, cohort), _own_predictors(predictor)
+    check_place(out / "any", cohort.restricted)
+    check_writable(out)  # before anything is trained
+    readers = readers or default_predictors(hospital, sizes, device)
+    for thing in (model, *readers.values()):
+        if isinstance(thing, torch.nn.Module):
+            thing.to(device)
+
+    facts = {"preset": source.preset, "hospital": hospital}
+    facts |= {"data": None if data is None else str(data), "columns": own["columns"], "size": size}
+    facts |= {"generator": generator or "oracle", "do": list(do), "q": q, "draws": draws}
+    if data is None and sizes.folders is not None:
+        facts |= {"table": identity(hospital, sizes.folders, sizes.size)}
+    facts |= marked(cohort.restricted)
+    facts |= {"versions": {"cfcore": __version__, "torch": torch.__version__}}
+    options = {"effect": effect, "draws": draws, "device": device, "max_images": max_images}
+    keep = {"resume_dir": out / "shards", "progress": True, "provenance": facts}
+    found = predict_everywhere(model, readers, cohort, grid, **options, **keep)
+    if Processes.current(torch.device(device)).rank != 0:
+        return []
+    paths = [given.save(out / f"{name}.safetensors") for name, given in found.items()]
+    facts |= {"files": [path.name for path in paths], "python": platform.python_version()}
+    text = writing.dumps(facts, indent=2) + "\n"
+    return [*paths, write_atomically(out / "manifest.json", text.encode())]
+
+
+def _audited(
+    hospital: str,
+    preset: "Preset",
+    data: Path | None,
+    own: Mapping[str, object],
+    generator: str | None,
+) -> "tuple[Dataset, Generator]":
+    """The user's own table or a test set, and the generator named for it or the oracle."""
+    from cfbook.study.cohorts import test_set
+    from cfbook.study.recipes import patients
+    from cfchest.data import LoadOptions, load_table
+    from cfchest.folders import check_given
+
+    if data is None and preset.folders is not None:
+        check_given(hospital, preset.folders)
+    if generator is None and (data is not None or preset.folders is not None):
+        raise InputError(
+            "the phantom's oracle knows the phantom only: name a generator for other images"
+        )
+    if data is not None:
+        options = LoadOptions(size=own["size"])
+        cohort = load_table(data, options, images=own["images"], columns=own["columns"])
+    elif any(own.values()):
+        raise InputError("images, columns and size belong to a table of your own: name it by data")
+    else:
+        cohort = test_set(hospital, preset, "balanced")
+    return cohort, patients(hospital, preset).oracle if generator is None else imported(generator)
+
+
+def default_predictors(hospital: str, preset: "Preset", device: str) -> "dict[str, Predictor]":
+    """The basic predictor of a preset, trained if need be, and its logit offsets."""
+    from cfbook.study.recipes import Recipe, obtain
+    from cfchest.offsets import LogitOffset
+
+    basic = obtain(Recipe(preset, hospital), device=device, progress=True)
+    return {"basic": basic, **{f"logit-{b:g}": LogitOffset(basic, b) for b in OFFSETS}}
+
+
+def _own_predictors(words: Sequence[str]) -> "dict[str, Predictor]":
+    """Predictors as named on the command line."""
+    from cfchest.graph import CHEST
+    from cfscm.networks import load
+
+    named = {}
+    for word in words:
+        name, _, where = word.partition("=")
+        if not name or not where:
+            raise InputError(f"{word!r} is not of the form NAME=FILE", column="predictor")
+        if Path(name).name != name or name in named:
+            raise InputError(f"{name!r} cannot name a file of its own", column="predictor")
+        own = where.endswith(".safetensors")
+        named[name] = load(where, graph=CHEST) if own else imported(where)
+    return named
+
+
+def _weighted(grid: "Grid", q: str, data: "Dataset") -> "Grid":
+    """A grid weighted by name or by a file."""
+    import numpy as np
+    import pandas as pd
+
+    from cfcore.cells import read_cells
+
+    if q == "uniform":
+        return grid
+    if q == "empirical":
+        table = data.table.dropna(subset=list(grid.values))
+        return grid.empirical({name: np.array(table[name]) for name in grid.values})
+    if not Path(q).is_file():
+        raise InputError(f"{q!r} is neither uniform, empirical nor a file", column="q")
+    cells, names = read_cells(q), [*grid.values, "count"]
+    cells.require(*names)
+    return grid.external(pd.DataFrame({name: cells.numbers(name) for name in names}))
+
+
+def own_device(device: str) -> str:
+    """The device of this process: under ``torchrun``, ``"cuda"`` is a GPU of its own.
+
+    Example:
+        >>> own_device("cuda"), own_device("cpu")
+        ('cuda', 'cpu')
+    """
+    rank = os.environ.get("LOCAL_RANK")
+    return f"cuda:{rank}" if device == "cuda" and rank is not None else device
+
+
+def audit_paper(*, json: Path | None = None) -> list[str]:
+    """Check the published tables against identities that must hold.
+
+    Rounding is allowed for. Repeated rows, and cells in which main text and appendix differ, are
+    listed too.
+
+    Args:
+        json (OUT): Also write the findings to a JSON file.
+    """
+    from cfbook.printed_tables import audit, read_tables, summary
+
+    findings = audit(read_tables())
+    if json is not None:
+        text = writing.dumps([finding.as_dict() for finding in findings], indent=2)
+        write_atomically(json, f"{text}\n".encode())
+    lines = [
+        f"{each.setting} {each.family} {each.strength:g} ({each.where}): {each.statement} "
+        f"[{each.identity}]"
+        for each in findings
+    ]
+    return [*lines, f"\n{len(findings)} findings", summary(findings).to_string()]
+
+
+def run(
+    source: Path,
+    out: Path,
+    *,
+    parameter: Sequence[tuple[str, str]] = (),
+    provenance: Path | None = None,
+) -> None:
+    """Execute a notebook of the book, with other parameters if you like.
+
+    It is written with its outputs. A parameter that the notebook does not have is refused.
+
+    Args:
+        source (NOTEBOOK): A .md or .ipynb notebook.
+        out (OUT.ipynb): Where to write it.
+        parameter (-p NAME VALUE): Change a parameter; the value is read as YAML (repeatable).
+        provenance (FILE.json): Also write what ran: parameters, commit, hashes, versions, minutes,
+            memory.
+    """
+    from cfbook.production import notebooks
+
+    given = {name: notebooks.read_value(name, value) for name, value in parameter}
+    notebooks.run(source, out, given, provenance=provenance)
+
+
+def guard(paths: Sequence[Path] = (), *, staged: bool = False, book: Path | None = None) -> None:
+    """Refuse what holds anything of real patients.
+
+    What git tracks, or the files that are named, are searched for marked artefacts, identifiers,
+    notebooks that read real data, images that no code made and files that are not text.
+
+    Args:
+        paths (PATH): Files or folders.
+        staged: Only what the next commit would change.
+        book (DIR): A rendered book, instead.
+    """
+    from cfbook.guard import repository
+    from cfbook.guard.guard import ALLOWED, inspect, read_allowed, walk
+
+    if paths or book is not None:
+        files, allowed = walk(paths if book is None else [book]), read_allowed(Path(ALLOWED))
+    else:
+        files = repository.staged() if staged else repository.tracked()
+        allowed = read_allowed(repository.top() / ALLOWED)
+    found = inspect(files, allowed, book=book is not None)
+    for finding in found:
+        print(finding, file=sys.stderr)
+    if found:
+        count = len({finding.path for finding in found})
+        raise InputError(f"{count} {'file' if count == 1 else 'files'} may not be shared")
+
+
+def provenance(folder: Path) -> list[str]:
+    """Show what ran, from the records of executed notebooks.
+
+    The records are those that cfcore run --provenance wrote (NAME.provenance.json beside
+    NAME.ipynb), and become tables for a page of the book.
+
+    Args:
+        folder (FOLDER): Of executed notebooks.
+    """
+    from cfbook.production.records import page
+
+    return [page(folder)]
+
+
+def student(source: Path, out: Path) -> list[Path]:
+    """Copy a book or notebooks without solutions, the boxes that are called Solution or Answer.
+
+    Args:
+        source (FOLDER): Pages and notebooks.
+        out (OUT): Where to write them.
+    """
+    from cfbook.production.student import students_edition
+
+    return students_edition(source, out)
+
+
+def slides(notebooks: Sequence[Path], out: Path) -> list[Path]:
+    """Draw every figure of notebooks large, for slides.
+
+    The notebooks are executed once more with figures of 300 dots in an inch; each becomes a picture
+    and a slide in a list in Markdown.
+
+    Args:
+        notebooks (NOTEBOOK): In order.
+        out (OUT): The folder to write to.
+    """
+    from tempfile import TemporaryDirectory
+
+    from cfbook.production.slides import redraw, write_slides
+
+    with TemporaryDirectory() as folder:
+        return write_slides(redraw(notebooks, Path(folder)), out)

@@ -1,0 +1,66 @@
+"""The command that looks at data before they are used; see :mod:`cfcore.cli`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from cfcore.checks import InputError, check_count
+
+
+def check_data(
+    kind: Literal["chexpert", "mimic", "nih", "table", "chexmask"],
+    path: Path,
+    *,
+    mimic_iv: Path | None = None,
+    masks: Path | None = None,
+    images: Path | None = None,
+    columns: Sequence[str] = (),
+    open: int = 100,
+    open_all: bool = False,
+) -> None:
+    """Check a folder of real radiographs, and say what is missing.
+
+    Every file of a published data set is looked for, its tables are read, patients, images and
+    labels counted, and some of the images opened. Exits with 0 if it can be used as it is, and with
+    2 and a list of what to mend if it cannot.
+
+    Args:
+        kind: What the path should hold: a published data set, a table of your own images (CSV), or
+            the masks of CheXmask (CSV).
+        path (PATH): The folder, or the CSV file.
+        mimic_iv (FOLDER): Of mimic: the folder of MIMIC-IV.
+        masks (FILE.csv): The lungs of the data set, by CheXmask.
+        images (FOLDER): Of table: where its images are, or an .npz.
+        columns (NAME=COLUMN): Of table: what it calls a column, such as effusion=ill.
+        open (N): Images to open.
+        open_all: Open every image; takes long.
+    """
+    from cfchest.data.check import inspect_data
+
+    check_count(open, "open")
+    found = inspect_data(
+        kind,
+        path,
+        mimic_iv=mimic_iv,
+        masks=masks,
+        images=images,
+        columns=renamed(columns),
+        opened=None if open_all else open,
+    )
+    print(found)
+    if not found.ready:
+        raise InputError(f"{path} cannot be used yet; to be mended: {len(found.problems)}")
+
+
+def renamed(words: Sequence[str]) -> dict[str, str]:
+    """Columns as named on the command line.
+
+    Example:
+        >>> renamed(["effusion=ill"])
+        {'effusion': 'ill'}
+    """
+    pairs = [word.partition("=") for word in words]
+    for name, _, column in pairs:
+        if not name or not column:
+            raise InputError(f"{name!r} is not of the form NAME=COLUMN", column="columns")
+    return {name: column for name, _, column in pairs}
