@@ -48,15 +48,9 @@ class ScoreWarning(UserWarning):
 
 
 def as_tensor(values: Numbers, name: str, axes: int) -> "Tensor":
-    """Numbers as a tensor, sharing memory where possible; no value is looked at.
+    """A tensor, array, series or nested lists as a tensor with so many axes, in its own precision.
 
-    Args:
-        values: A tensor, an array, a series or nested lists.
-        name: What to call it in a message.
-        axes: The number of axes that it must have.
-
-    Returns:
-        The tensor, in its own precision.
+    Memory is shared where possible, and no value is looked at.
 
     Example:
         >>> as_tensor([[0.5, 0.25]], "p_cf", axes=2).shape
@@ -65,7 +59,7 @@ def as_tensor(values: Numbers, name: str, axes: int) -> "Tensor":
     import torch
 
     if not isinstance(values, torch.Tensor):
-        values = torch.from_numpy(as_array(values, name))
+        values = torch.from_numpy(_as_array(values, name))
     if values.ndim != axes:
         problem = f"needs {axes} axes, but its shape is {tuple(values.shape)}"
         if values.ndim == axes + 1 and name != "q":
@@ -76,14 +70,14 @@ def as_tensor(values: Numbers, name: str, axes: int) -> "Tensor":
     return values.detach()
 
 
-def as_array(values: Numbers, name: str) -> np.ndarray:
+def _as_array(values: Numbers, name: str) -> np.ndarray:
     """Numbers as an array that torch can share; text is refused, even if it spells numbers."""
     try:
         array = np.asarray(values)
     except ValueError:
         raise InputError("is ragged: its rows differ in length", column=name) from None
     if array.dtype.kind == "O":
-        array = from_objects(array, name)
+        array = _from_objects(array, name)
     if array.dtype.kind == "c":
         raise InputError("must be real numbers, not complex ones", column=name)
     if array.dtype.kind not in "biuf":
@@ -93,41 +87,33 @@ def as_array(values: Numbers, name: str) -> np.ndarray:
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="CW")
 
 
-def from_objects(array: np.ndarray, name: str) -> np.ndarray:
-    """Objects as float64; the first that is not a number is named.
-
-    Example:
-        >>> from_objects(np.array([1, 0.5, True], dtype=object), "p_obs")
-        array([1. , 0.5, 1. ])
-        >>> from_objects(np.array([[0.5, "0.5"]], dtype=object), "p_cf")
-        Traceback (most recent call last):
-        ...
-        cfcore.checks.InputError: p_cf_1[0]: '0.5' is not a number
-    """
+def _from_objects(array: np.ndarray, name: str) -> np.ndarray:
+    """Objects as float64; the first that is not a number is named."""
     numbers = np.empty(array.shape)
     for place, value in np.ndenumerate(array):
         try:
             numbers[place] = float("text" if isinstance(value, str | bytes) else value)
         except (TypeError, ValueError):
-            row, *column = place or (None,)
-            name = "_".join([name, *map(str, column)])
-            raise InputError(f"{value!r} is not a number", column=name, row=row) from None
+            raise _misfit(f"{value!r} is not a number", name, place) from None
     return numbers
 
 
-def shown(value: float) -> str:
-    """A number with all its digits, and no more.
+def _misfit(problem: str, name: str, place: Sequence[int]) -> InputError:
+    """An error about a row, and about a column if there are several."""
+    row, *column = place or (None,)
+    return InputError(problem, column="_".join([name, *map(str, column)]), row=row)
 
-    Example:
-        >>> shown(2.0), shown(1.00000000001)
-        ('2', '1.00000000001')
-    """
+
+def _refuse_first(bad: "Tensor", values: "Tensor", name: str, what: str) -> None:
+    """Refuse the first value at which ``bad`` holds."""
+    if bad.any():
+        place = tuple(bad.nonzero()[0].tolist())
+        raise _misfit(f"{_shown(values[place].item())} is not {what}", name, place)
+
+
+def _shown(value: float) -> str:
+    """A number with all its digits, and no more: 2, not 2.0."""
     return repr(value).removesuffix(".0")
-
-
-def first_row(bad: "Tensor") -> tuple[int, ...]:
-    """The first place where ``bad`` holds."""
-    return tuple(bad.nonzero()[0].tolist())
 
 
 def check_range(values: "Tensor", name: str, low: float, high: float, what: str) -> None:
@@ -141,18 +127,16 @@ def check_range(values: "Tensor", name: str, low: float, high: float, what: str)
     """
     if values.numel() == 0:
         return
-    lowest, highest = ends(values)
+    lowest, highest = _ends(values)
     if low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest):
         return
 
     numbers = values.double()
-    row, *column = first_row(~((numbers >= low) & (numbers <= high) & numbers.isfinite()))
-    name = "_".join([name, *map(str, column)])
-    value = shown(values[(row, *column)].item())
-    raise InputError(f"{value} is not {what}", column=name, row=row)
+    inside = (numbers >= low) & (numbers <= high) & numbers.isfinite()
+    _refuse_first(~inside, values, name, what)
 
 
-def ends(values: "Tensor") -> tuple[float, float]:
+def _ends(values: "Tensor") -> tuple[float, float]:
     """The smallest and the largest value; both NaN if any is."""
     lowest, highest = values.aminmax()
     return lowest.item(), highest.item()
@@ -170,12 +154,9 @@ def check_probabilities(values: "Tensor", name: str) -> None:
     try:
         check_range(values, name, 0, 1, "a probability in [0, 1]")
     except InputError as error:
-        lowest, highest = ends(values)
-        hint = ""
-        if lowest < -SLIGHT:
-            hint = "; are these logits?"
-        elif highest > 1 + SLIGHT:
-            hint = "; are these logits, or per cent?"
+        lowest, highest = _ends(values)
+        hint = "; are these logits, or per cent?" if highest > 1 + SLIGHT else ""
+        hint = "; are these logits?" if lowest < -SLIGHT else hint
         raise InputError(error.problem + hint, column=error.column, row=error.row) from None
 
 
@@ -188,10 +169,6 @@ def warn_of_probabilities(*logits: "Tensor", name: str = "logits") -> None:
     nearly all the same, and with an offset there are two groups of them. Probabilities that are
     all below 0.2 are therefore not found out.
 
-    Args:
-        logits: The scores of one predictor, in any number of tensors of any shape.
-        name: What to call them.
-
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
@@ -203,7 +180,7 @@ def warn_of_probabilities(*logits: "Tensor", name: str = "logits") -> None:
     count = sum(values.numel() for values in given)
     if count < FEW:
         return
-    if not all(low >= 0 and high <= 1 for low, high in map(ends, given)):  # nor if one is NaN
+    if not all(low >= 0 and high <= 1 for low, high in map(_ends, given)):  # nor if one is NaN
         return
     bins = {number for values in given for number in (values * BINS).floor().unique().tolist()}
     if len(bins) >= SPREAD:
@@ -217,10 +194,7 @@ def warn_of_probabilities(*logits: "Tensor", name: str = "logits") -> None:
 
 def check_labels(y: "Tensor", name: str = "y") -> None:
     """Refuse labels other than 0 and 1."""
-    wrong = (y != 0) & (y != 1)
-    if wrong.any():
-        (row,) = first_row(wrong)
-        raise InputError(f"{shown(y[row].item())} is not a label, 0 or 1", column=name, row=row)
+    _refuse_first((y != 0) & (y != 1), y, name, "a label, 0 or 1")
 
 
 def check_sizes(obs: "Tensor", cf: "Tensor", y: "Tensor | None", names: Sequence[str]) -> None:
@@ -230,10 +204,9 @@ def check_sizes(obs: "Tensor", cf: "Tensor", y: "Tensor | None", names: Sequence
     if cf.shape[1] == 0:
         raise InputError("there are no interventions (K = 0)", column=names[1])
     for name, values in zip(names[1:], (cf, y), strict=True):
-        if values is not None and values.shape[0] != obs.shape[0]:
-            raise InputError(
-                f"has {values.shape[0]} rows, but {names[0]} has {obs.shape[0]}", column=name
-            )
+        if values is not None and len(values) != len(obs):
+            problem = f"has {len(values)} rows, but {names[0]} has {len(obs)}"
+            raise InputError(problem, column=name)
 
 
 def check_weights(q: Numbers | None, interventions: int) -> "Tensor":
@@ -253,9 +226,8 @@ def check_weights(q: Numbers | None, interventions: int) -> "Tensor":
         return torch.full((interventions,), 1 / interventions, dtype=torch.float64)
     q = as_tensor(q, "q", axes=1).double()
     if q.shape[0] != interventions:
-        raise InputError(
-            f"has {q.shape[0]} weights, but there are {interventions} interventions", column="q"
-        )
+        problem = f"has {len(q)} weights, but there are {interventions} interventions"
+        raise InputError(problem, column="q")
     check_range(q, "q", 0, math.inf, "a weight: finite and not negative")
     total = q.sum().item()
     if abs(total - 1) > TOLERANCE:
@@ -268,7 +240,7 @@ def check_fraction(value: float, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise InputError(f"must be a number, not {value!r}", column=name)
     if not 0 <= value <= 1:
-        raise InputError(f"{shown(value)} is outside [0, 1]", column=name)
+        raise InputError(f"{_shown(float(value))} is outside [0, 1]", column=name)
     return float(value) + 0.0  # no negative zero
 
 
@@ -298,8 +270,7 @@ def check_count(value: int, name: str, least: int = 1, most: int = 2**31) -> int
     """A whole number that is neither too small nor too large."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise InputError(f"must be a whole number, not {value!r}", column=name)
-    if value < least:
-        raise InputError(f"{value} is less than {least}", column=name)
-    if value > most:
-        raise InputError(f"{value} is more than {most}", column=name)
+    if not least <= value <= most:
+        limit = f"less than {least}" if value < least else f"more than {most}"
+        raise InputError(f"{value} is {limit}", column=name)
     return int(value)

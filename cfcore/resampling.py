@@ -125,12 +125,7 @@ def check_resampling(
 
 
 def replicate(scores: Scores, options: Options, sampling: Resampling) -> dict[str, np.ndarray]:
-    """All metrics on all patients, and on every sample of them, in one pass over the scores.
-
-    Args:
-        scores: Checked scores.
-        options: What is to be computed.
-        sampling: How patients are resampled.
+    """All metrics on all patients, and on every sample of them, in one pass over checked scores.
 
     Returns:
         Values by metric, the estimate first, each of shape (1 + replicates,), or
@@ -261,14 +256,7 @@ def bootstrap(
     are no intervals: they are NaN, with a warning.
 
     Args:
-        p_obs: Probabilities on the observed images, shape (N,).
-        p_cf: Probabilities on the counterfactual images, shape (N, K).
-        y: Labels 0 or 1, shape (N,), if known.
-        q: Intervention probabilities, shape (K,); uniform by default.
-        threshold: Decisions are ``p > threshold``, strictly.
-        alphas: Tail masses in [0, 1].
-        bins: The number of calibration bins.
-        loss: As for :func:`cfcore.evaluate`.
+        p_obs, p_cf, y, q, threshold, alphas, bins, loss: As for :func:`cfcore.evaluate`.
         patient: A patient identifier for each row, if a patient can have several rows; all rows
             of a patient are drawn together.
         replicates: How many samples to draw.
@@ -319,17 +307,8 @@ def compare(
     Args:
         first: ``(p_obs, p_cf)`` of the first predictor.
         second: ``(p_obs, p_cf)`` of the second predictor, the same patients in the same order.
-        y: Labels 0 or 1, shape (N,), if known.
-        q: Intervention probabilities, shape (K,); uniform by default.
-        threshold: Decisions are ``p > threshold``, strictly.
-        alphas: Tail masses in [0, 1].
-        bins: The number of calibration bins.
-        loss: As for :func:`cfcore.evaluate`.
-        patient: A patient identifier for each row.
-        replicates: How many samples to draw.
-        rank_replicates: How many of them to use for rank metrics.
-        level: The coverage aimed at.
-        seed: The seed of the draws.
+        y, q, threshold, alphas, bins, loss: As for :func:`cfcore.evaluate`.
+        patient, replicates, rank_replicates, level, seed: As for :func:`bootstrap`.
 
     Returns:
         A frame with the columns ``metric, first, second, estimate, low, high``, where the last

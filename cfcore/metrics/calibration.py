@@ -42,13 +42,6 @@ def bin_index(p: Tensor, bins: int) -> Tensor:
     Bins are equal in width, with edges k / bins in float64; each holds its lower edge and the
     last one also its upper edge, so that a score of 1 has a bin.
 
-    Args:
-        p: Probabilities, shape (N,).
-        bins: The number of bins.
-
-    Returns:
-        Indices in 0 ... bins - 1, shape (N,).
-
     Example:
         >>> bin_index(torch.tensor([0.0, 0.1, 0.95, 1.0], dtype=torch.float64), 10).tolist()
         [0, 1, 9, 9]
@@ -60,14 +53,6 @@ def bin_index(p: Tensor, bins: int) -> Tensor:
 def bin_sums(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     r"""Size :math:`|I_b|` and excess :math:`\sum_{i \in I_b} (y_i - p_i)` of every bin.
 
-    Args:
-        p: Probabilities, shape (N,).
-        y: Labels 0 or 1, shape (N,).
-        bins: The number of bins.
-
-    Returns:
-        The sizes and the excesses, each of shape (bins,).
-
     Example:
         >>> size, excess = bin_sums(torch.tensor([0.25, 0.25, 0.75]), torch.tensor([0, 1, 1]), 2)
         >>> size.tolist(), excess.tolist()
@@ -76,10 +61,8 @@ def bin_sums(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     index = bin_index(p, bins)
     excess = y.double() - p.double()
     zeros = excess.new_zeros(bins)
-    return (
-        zeros.scatter_add(0, index, torch.ones_like(excess)),
-        zeros.scatter_add(0, index, excess),
-    )
+    size = zeros.scatter_add(0, index, torch.ones_like(excess))
+    return size, zeros.scatter_add(0, index, excess)
 
 
 def bin_errors(size: Tensor, excess: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,10 +27,11 @@ def argsort(x: Tensor) -> Tensor:
 
 
 def sort(x: Tensor) -> Tensor:
-    """The last axis in ascending order, sorted as by :func:`argsort`."""
+    """The last axis in ascending order; on the CPU in place, so ``x`` must be needed no more."""
     if x.device.type != "cpu" or x.requires_grad:
         return x.sort(dim=-1).values
-    return torch.from_numpy(np.sort(x.numpy(), axis=-1))
+    x.numpy().sort(axis=-1)
+    return x
 
 
 class Groups(NamedTuple):
@@ -62,7 +63,8 @@ def group_sorted(value: Tensor) -> Groups:
     """
     index = torch.zeros_like(value, dtype=torch.int64)
     torch.cumsum(value[1:] != value[:-1], dim=0, out=index[1:])
-    return Groups(index, torch.zeros_like(index).scatter_add(0, index, torch.ones_like(index)))
+    ones = index.new_ones(()).expand_as(index)
+    return Groups(index, torch.zeros_like(index).scatter_add_(0, index, ones))
 
 
 def tie_groups(x: Tensor | Groups) -> Groups:
@@ -101,26 +103,21 @@ def average_ranks(x: Tensor | Groups, weight: Tensor | None = None) -> Tensor:
     index, size = tie_groups(x)
     if weight is not None:
         size = torch.zeros_like(weight).index_add(-1, index, weight)
-    return (size.cumsum(dim=-1) - (size - 1) / 2.0).double().index_select(-1, index)
+    size = size.double()
+    return (size.cumsum(dim=-1) - (size - 1) / 2).index_select(-1, index)
 
 
 def correlation(x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    r"""Pearson correlation; NaN if either side is constant.
+    """Pearson correlation on the last axis; NaN if either side is constant.
 
-    Args:
-        x: Values, shape (N,), or (B, N) for B correlations at once.
-        y: Values, of the same shape.
-        weight: How often each pair of values is in a sample, of the same shape; 1 by default.
-
-    Returns:
-        The correlation, shape () or (B,).
+    ``weight`` says how often each pair of values is in a sample, 1 by default.
 
     Example:
         >>> correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 2.0, 1.0])).item()
         -1.0
     """
     x, y = x.double(), y.double()
-    weight = torch.ones_like(x) if weight is None else weight.double()
+    weight = x.new_ones(()).expand_as(x) if weight is None else weight.double()
     total = weight.sum(dim=-1, keepdim=True)
     x, y = (v - (weight * v).sum(dim=-1, keepdim=True) / total for v in (x, y))
     xy, xx, yy = ((weight * a * b).sum(dim=-1) for a, b in ((x, y), (x, x), (y, y)))
@@ -185,18 +182,12 @@ def mean_absolute_rank_change(
 
 
 def inversions(v: Tensor) -> Tensor:
-    r"""Count the pairs :math:`i < j` with :math:`v_i > v_j`.
+    r"""Count the pairs :math:`i < j` with :math:`v_i > v_j` in a permutation of 0 ... N - 1.
 
     Two numbers are ordered by the highest bit in which they differ. So the numbers are sorted
     from the highest bit down, one stable partition for each bit, and at each bit a zero is
     inverted with every one that stands before it among the numbers which agree in the higher
     bits. Such numbers stand together, half of them with a zero: N log N steps, all vectorised.
-
-    Args:
-        v: A permutation of 0 ... N - 1, shape (N,).
-
-    Returns:
-        The count, shape ().
 
     Example:
         >>> inversions(torch.tensor([2, 0, 3, 1])).item()
@@ -247,10 +238,11 @@ def kendall(x: Tensor | Groups, y: Tensor | Groups) -> Tensor:
     """
     x, y = tie_groups(x), tie_groups(y)
     n, values = len(x.index), len(y.size)
-    both = sort(x.index * values + y.index)  # by x, where x is tied by y
-    by_y = sort(both % values * n + torch.arange(n, device=both.device)) % n  # places in that order
+    both = sort((x.index * values).add_(y.index))  # by x, where x is tied by y
     total, joint = n * (n - 1) // 2, _tied_pairs(group_sorted(both).size)
     x_tied, y_tied = _tied_pairs(x.size), _tied_pairs(y.size)
+    by_y = both.remainder_(values).mul_(n).add_(torch.arange(n, device=both.device))
+    by_y = sort(by_y).remainder_(n)  # places in the order of both, by y
 
     net = total - x_tied - y_tied + joint - 2 * inversions(by_y)
     return net.double() / ((total - x_tied).double() * (total - y_tied).double()).sqrt()

@@ -111,15 +111,8 @@ def patient_tail_losses(loss: Tensor, q: Tensor, alphas: Sequence[float]) -> Ten
     .. math:: \mathrm{CVaR}_\alpha(L_i) = \frac{1}{\alpha} \sum_k
         \min\big(q_k,\, (\alpha - Q_{ik})_+\big)\, L_i(\tilde{a}_k)
 
-    where :math:`Q_{ik}` is the mass of the interventions that are worse than k.
-
-    Args:
-        loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
-        q: Intervention probabilities, shape (K,).
-        alphas: A tail masses, each in [0, 1].
-
-    Returns:
-        The tail losses, shape (N, A).
+    where :math:`Q_{ik}` is the mass of the interventions that are worse than k. Of losses (N, K)
+    and A tail masses in [0, 1] the result has shape (N, A).
 
     Example:
         >>> loss, q = torch.tensor([[4.0, 1.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])

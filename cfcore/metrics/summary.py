@@ -128,15 +128,17 @@ def reduce(parts: Iterable[Block], y: Tensor | None, options: Options) -> dict[s
         totals = {name: totals.get(name, 0.0) + values.sum() for name, values in summands.items()}
         scores.append(both)
     p_obs, p_bar = map(torch.cat, zip(*scores, strict=True))
+    scores.clear()
     metrics = {name: total / p_obs.shape[0] for name, total in totals.items()}
 
-    groups = tie_groups(p_obs), tie_groups(p_bar)
-    metrics["S_rank"], metrics["tau_b"] = rank_stability(*groups), kendall(*groups)
-    metrics["abs_rank_change"] = mean_absolute_rank_change(*groups)
     if y is not None:
         for of, p in (("orig", p_obs), ("marg", p_bar)):
             errors = bin_errors(*bin_sums(p, y, options.bins))
             metrics[f"ECE_{of}"], metrics[f"MCE_{of}"] = errors
+    p_obs = tie_groups(p_obs)
+    p_bar = tie_groups(p_bar)
+    metrics["S_rank"], metrics["tau_b"] = rank_stability(p_obs, p_bar), kendall(p_obs, p_bar)
+    metrics["abs_rank_change"] = mean_absolute_rank_change(p_obs, p_bar)
     return {name: metrics[name] for name in names(options, labelled=y is not None)}
 
 
