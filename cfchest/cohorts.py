@@ -1,9 +1,9 @@
 r"""Who is in: splits, the paper's test sets, and training sets with a bias put in on purpose.
 
-Every function takes a table of :class:`cfchest.data.Dataset` and returns one, whose index
-still holds the row numbers: ``data.select(natural(data.table, seed=0))`` is the data set of
-the cohort. Nothing here looks at an image. Randomness comes from ``seed``, an integer or a
-:class:`numpy.random.Generator`, and from nowhere else.
+Every function takes a ``table`` of :class:`cfchest.data.Dataset`, one row for each image, and
+returns one whose index still holds the row numbers: ``data.select(natural(data.table, seed=0))``
+is the data set of the cohort. Nothing here looks at an image. Randomness comes from ``seed``, an
+integer or a :class:`numpy.random.Generator`, and from nowhere else.
 
 A test set that *shares* the shortcut of a biased training set is the same dropping applied to
 the test table: ``drop_sex(test, 0.9, seed=1)``.
@@ -33,9 +33,7 @@ def split(
     only roughly where patients have many. The order of the rows does not matter.
 
     Args:
-        table: One row for each image.
         fractions: Names of the parts and their fractions, which sum to 1.
-        seed: The randomness.
 
     Returns:
         The parts, by name.
@@ -96,8 +94,7 @@ def age_group(age: pd.Series) -> pd.Series:
 def composition(table: pd.DataFrame) -> pd.DataFrame:
     """Counts and prevalence for each sex and age group: what a cohort is made of.
 
-    Args:
-        table: One row for each image; rows without sex, age or label are left out.
+    Rows without sex, age or label are left out.
 
     Returns:
         Rows by sex and age group; columns ``images``, ``patients``, ``diseased``, ``prevalence``.
@@ -133,9 +130,9 @@ def natural(
 ) -> pd.DataFrame:
     """A test set with the demographics that the hospital has, for the paper's setting 3.
 
+    Rows without sex, age or label are left out.
+
     Args:
-        table: One row for each image; rows without sex, age or label are left out.
-        seed: The randomness.
         n: The number of images, such as that of the balanced set; by default all.
         per: Keep only one random image for each patient or study.
     """
@@ -155,9 +152,7 @@ def drop_sex(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFram
     of what a weaker one keeps. Rows without sex or label are kept.
 
     Args:
-        table: One row for each image.
         strength: The probability, in the paper 0.8, 0.9 or 0.95.
-        seed: The randomness.
     """
     against = (table.sex == 0) & (table.effusion == 1) | (table.sex == 1) & (table.effusion == 0)
     return _drop(table, _probability(strength) * against, seed)
@@ -174,9 +169,7 @@ def drop_age(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFram
     are kept.
 
     Args:
-        table: One row for each image.
         strength: The paper's beta for age, 0.8, 0.9 or 0.95.
-        seed: The randomness.
     """
     a = normalised_age(table.age)
     concordance = a.where(table.effusion == 1, 1 - a).where(table.effusion.notna())
@@ -196,9 +189,7 @@ def match_size(table: pd.DataFrame, n: int, *, seed: Seed) -> pd.DataFrame:
     table, as nearly as whole numbers allow; missing labels keep their share, too.
 
     Args:
-        table: One row for each image.
         n: How many to keep.
-        seed: The randomness.
     """
     if not 0 <= n <= len(table):
         raise InputError(f"{n} images asked for, {len(table)} are there")
@@ -226,9 +217,7 @@ def mask_labels(
     rounding; for one seed, a larger fraction keeps all that a smaller one keeps.
 
     Args:
-        table: One row for each image.
         fraction: What is kept, from 0 to 1.
-        seed: The randomness.
         by: How values are chosen.
         columns: The columns that are masked.
 

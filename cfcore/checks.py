@@ -59,7 +59,7 @@ def as_tensor(values: Numbers, name: str, axes: int) -> "Tensor":
     import torch
 
     if not isinstance(values, torch.Tensor):
-        values = torch.from_numpy(_as_array(values, name))
+        values = torch.from_numpy(as_array(values, name))
     if values.ndim != axes:
         problem = f"needs {axes} axes, but its shape is {tuple(values.shape)}"
         if values.ndim == axes + 1 and name != "q":
@@ -70,7 +70,7 @@ def as_tensor(values: Numbers, name: str, axes: int) -> "Tensor":
     return values.detach()
 
 
-def _as_array(values: Numbers, name: str) -> np.ndarray:
+def as_array(values: Numbers, name: str) -> np.ndarray:
     """Numbers as an array that torch can share; text is refused, even if it spells numbers."""
     try:
         array = np.asarray(values)
@@ -108,10 +108,10 @@ def _refuse_first(bad: "Tensor", values: "Tensor", name: str, what: str) -> None
     """Refuse the first value at which ``bad`` holds."""
     if bad.any():
         place = tuple(bad.nonzero()[0].tolist())
-        raise _misfit(f"{_shown(values[place].item())} is not {what}", name, place)
+        raise _misfit(f"{shown(values[place].item())} is not {what}", name, place)
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
     """A number with all its digits, and no more: 2, not 2.0."""
     return repr(value).removesuffix(".0")
 
@@ -240,7 +240,7 @@ def check_fraction(value: float, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise InputError(f"must be a number, not {value!r}", column=name)
     if not 0 <= value <= 1:
-        raise InputError(f"{_shown(float(value))} is outside [0, 1]", column=name)
+        raise InputError(f"{shown(float(value))} is outside [0, 1]", column=name)
     return float(value) + 0.0  # no negative zero
 
 

@@ -71,12 +71,7 @@ class ImageMechanism(nn.Module):
         return self.shared_terms(x, c, c, None, rng)
 
     def shared_terms(
-        self,
-        x: Tensor,
-        seen: Tensor,
-        c: Tensor,
-        rows: Tensor | None,
-        rng: torch.Generator | None,
+        self, x: Tensor, seen: Tensor, c: Tensor, rows: Tensor | None, rng: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         r"""The two terms of the bound for several parents of one image, which is encoded once.
 
@@ -124,7 +119,7 @@ class ImageMechanism(nn.Module):
         return {**noise, "residual": t - mean}
 
     @torch.inference_mode()
-    def centre(self, images: Images, c: Tensor, *, shrink: float = 0.0, batch: int = 128) -> None:
+    def centre(self, images: Images, c: Tensor, *, shrink: float = 0.0) -> None:
         r"""Fits the mean of the code given the parents, :math:`\mathrm{E}[z \mid \mathbf{pa}]`.
 
         A decoder that is told the code has little use for the parents: the code says what they
@@ -138,7 +133,6 @@ class ImageMechanism(nn.Module):
             c: Their parents as vectors, shape (N, D).
             shrink: How far the coefficients of squares and products are shrunk: the penalty on the
                 sum of their squares, for each image.
-            batch: Images at once.
         """
         if self.config.prior != "regressed":
             return
@@ -146,7 +140,7 @@ class ImageMechanism(nn.Module):
         self.drift.zero_()
         parts = [
             self.abduct(images[rows].to(device), c[rows].to(device))["z0"].flatten(1).cpu()
-            for rows in torch.arange(len(c)).split(batch)
+            for rows in torch.arange(len(c)).split(128)
         ]
         terms = _expanded(c).double()
         penalty = torch.full_like(terms[0], 1e-3)
@@ -180,14 +174,6 @@ class ImageMechanism(nn.Module):
             return prior.at(eps), h.new_zeros(len(h))
 
         return self._decode(c, given)[0]
-
-    def sample(self, c: Tensor, rng: torch.Generator) -> Tensor:
-        """New images of the parents, without the residual, shape (B, 1, H, W), in [0, 1]."""
-
-        def drawn(number: int, prior: Normal, h: Tensor) -> tuple[Tensor, Tensor]:
-            return prior.sample(rng), h.new_zeros(len(h))
-
-        return self.scale.invert(self._decode(c, drawn)[0]).clamp(0, 1)
 
     def _posterior_pass(
         self,

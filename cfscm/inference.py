@@ -20,7 +20,7 @@ from cfcore.graph import CausalGraph
 from cfscm.encoding import encode, widths
 from cfscm.networks import convolutions
 
-Prediction = Categorical | Normal
+_Prediction = Categorical | Normal
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ParentPredictors(nn.Module):
         """The features of images (B, 1, H, W), shape (B, F)."""
         return self.trunk(((x - 0.5) * 4).contiguous(memory_format=torch.channels_last))
 
-    def predict(self, name: str, features: Tensor, pa: Parents) -> Prediction:
+    def predict(self, name: str, features: Tensor, pa: Parents) -> _Prediction:
         r"""The distribution :math:`q(y_i \mid x, y_{>i})` of one variable.
 
         Args:
@@ -140,7 +140,7 @@ class ParentPredictors(nn.Module):
         return {name: self.predict(name, features, pa).log_prob(pa[name]) for name in self.names}
 
 
-def _value(q: Prediction, rng: torch.Generator | None) -> Tensor:
+def _value(q: _Prediction, rng: torch.Generator | None) -> Tensor:
     if isinstance(q, Normal):
         if rng is None:
             return q.mean

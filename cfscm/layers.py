@@ -174,7 +174,7 @@ def _zeroed(layer: nn.Conv2d | nn.Linear) -> nn.Conv2d | nn.Linear:
     return layer
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     r"""A residual block that the parents steer: :math:`h + \mathrm{conv}(\mathrm{silu}(
     (1 + \gamma(\mathbf{e})) \odot h + \beta(\mathbf{e})))`.
 
@@ -211,7 +211,7 @@ class Encoder(nn.Module):
         widths, self.patch = config.widths, config.patch
         self.stem = nn.Conv2d(config.patch**2, widths[0], 3, padding=1)
         self.glance = nn.Linear(config.size**2, 2 * config.code)
-        self.blocks = nn.ModuleList(Block(width, config.embedding) for width in widths)
+        self.blocks = nn.ModuleList(_Block(width, config.embedding) for width in widths)
         self.down = nn.ModuleList(
             [nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths)]
             + [nn.Conv2d(widths[-1], 2 * config.code, config.grid)]
@@ -228,7 +228,7 @@ class Encoder(nn.Module):
         return [*features, h + self.glance(x.flatten(1))[:, :, None, None]]
 
 
-class Level(nn.Module):
+class _Level(nn.Module):
     r"""One stochastic layer :math:`z_l`: its prior, its posterior and its way into the state.
 
     Args:
@@ -258,7 +258,7 @@ class Level(nn.Module):
 
 
 class Decoder(nn.Module):
-    r"""The top-down pass: one path for training, sampling and counterfactuals.
+    r"""The top-down pass: one path for training and counterfactuals.
 
     They differ only in where the latents come from, which is said by a function.
 
@@ -271,16 +271,16 @@ class Decoder(nn.Module):
         coarse, top = config.widths[::-1], 2 * config.code
         self.patch = config.patch
         self.start = nn.Linear(config.embedding, top)
-        self.levels = nn.ModuleList([Level(top, top, config.code, config.prior)])
+        self.levels = nn.ModuleList([_Level(top, top, config.code, config.prior)])
         for width, latent in zip(coarse, config.latents[::-1], strict=True):
-            level = Level(width, width, latent, config.prior) if latent else nn.Identity()
+            level = _Level(width, width, latent, config.prior) if latent else nn.Identity()
             self.levels.append(level)
         self.up = nn.ModuleList(
             [nn.ConvTranspose2d(top, coarse[0], config.grid)]
             + [nn.Conv2d(a, b, 1) for a, b in pairwise(coarse)]
         )
         self.blocks = nn.ModuleList(
-            nn.ModuleList(Block(width, config.embedding) for _ in range(config.depth))
+            nn.ModuleList(_Block(width, config.embedding) for _ in range(config.depth))
             for width in coarse
         )
         self.out = nn.Conv2d(coarse[-1], config.patch**2, 3, padding=1)
@@ -300,7 +300,7 @@ class Decoder(nn.Module):
         for number, level in enumerate(self.levels):
             if number:
                 h = self._grow(h, number)
-            if isinstance(level, Level):
+            if isinstance(level, _Level):
                 z, cost = pick(number, level.prior_of(h), h)
                 h, kl = h + level.into(z), kl + cost
                 latents.append(z)

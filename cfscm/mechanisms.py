@@ -230,15 +230,14 @@ def build_mechanisms(
     Returns:
         The mechanisms by name.
     """
-    kinds = {"continuous": SplineMechanism}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return nn.ModuleDict(
-            {
-                name: kinds.get(graph[name].kind, GumbelMechanism)(graph, name, config)
-                for name in names
-            }
-        )
+        return nn.ModuleDict({name: _mechanism(graph, name, config) for name in names})
+
+
+def _mechanism(graph: CausalGraph, name: str, config: MechanismConfig) -> Mechanism:
+    kind = SplineMechanism if graph[name].kind == "continuous" else GumbelMechanism
+    return kind(graph, name, config)
 
 
 def fit_mechanisms(

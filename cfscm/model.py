@@ -91,12 +91,7 @@ class DeepSCM(nn.Module):
         return {name: m.log_prob(pa[name], pa) for name, m in self.mechanisms.items()}
 
     def abduct(
-        self,
-        x: Tensor,
-        pa: Parents,
-        *,
-        index: Tensor | None = None,
-        rng: RandomState | None = None,
+        self, x: Tensor, pa: Parents, *, index: Tensor | None = None, rng: RandomState | None = None
     ) -> dict[str, Tensor]:
         """Infers the noise of the images; see :meth:`cfcore.generator.Generator.abduct`.
 

@@ -19,7 +19,7 @@ Where the paper leaves a choice, this is what was chosen:
   expectation over :math:`y_C`, where that is not bound to any value. Here it is inside;
 - the weight :math:`1 - H` of imputed labels scales the expectation, not the divergences; several
   missing labels have one weight each, see :attr:`.Completions.trust`. With it the objective is no
-  bound any more; :class:`cfbook.study.partial.PartialRecipe` leaves it out unless it is asked for;
+  bound any more; ``trusting`` leaves it out;
 - the classification term is on rows of which all is known. With labels missing one by one there may
   be no such row, so every known label counts, averaged over what is missing of its later variables;
 - its weight against the bound is not stated: the rest of :math:`\mathcal{T}` are sums over rows,

@@ -97,8 +97,8 @@ class FittingConfig:
         shift: Largest shift of a training image, in pixels, each way. Where a patient stands is
             noise that no parent moves, so a shifted image is one more image of the same parents.
         display: Deviation of the exponent with which the display of a training image is bent. How
-            an image was developed is noise as well; where a parent moves it, as race does in the
-            phantom, this blurs its effect without moving it.
+            an image was developed is noise as well; where a parent moves it, this blurs its effect
+            without moving it.
         report: Steps between two statistics, and between two checkpoints.
     """
 
@@ -401,7 +401,7 @@ def fit(
     Raises:
         FloatingPointError: If a term of the loss is not finite; the message names it.
     """
-    _check_pairs(images, c)
+    _check_rows(images, c, 2, "parents")
     loop, rng = Loop(module, config, device, betas=(0.9, 0.99)), torch.Generator(device)
     facts = {"config": asdict(config), "seed": seed, "images": len(c)}
     run, seen = json.dumps(facts, sort_keys=True), []
@@ -462,30 +462,26 @@ def _split_rows(rows: Tensor, batch: int) -> list[Tensor]:
     return parts
 
 
+def _check_rows(images: Images, values: Tensor, axes: int, what: str) -> None:
+    """Raises unless there is one finite value, or vector of values, for each image."""
+    if values.ndim != axes or len(images) != len(values) or len(values) == 0:
+        shape = tuple(values.shape)
+        raise InputError(f"{len(images)} images need as many {what}, not shape {shape}")
+    bad = ~values.isfinite().view(len(values), -1).all(dim=1)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise InputError(f"{what} of row {row} are not finite: leave such rows out")
+
+
 def _check_target(variable: Variable, images: Images, target: Tensor) -> None:
     """Raises unless there is one finite, possible value for each image."""
-    if target.ndim != 1 or len(images) != len(target) or len(target) == 0:
-        shape = tuple(target.shape)
-        raise InputError(f"{len(images)} images need as many targets, not shape {shape}")
-    if not torch.isfinite(target).all():
-        row = int((~torch.isfinite(target)).nonzero()[0])
-        raise InputError(f"{variable.name} is not finite in row {row}: leave such rows out")
-    seen = target.aminmax() if variable.kind == "continuous" else target.unique()
-    for value in seen:
-        row = int((target == value).nonzero()[0])
+    _check_rows(images, target, 1, f"values of {variable.name}")
+    for value in target.aminmax() if variable.kind == "continuous" else target.unique():
         try:
             variable.check(float(value))
         except InputError as error:
+            row = int((target == value).nonzero()[0])
             raise InputError(f"row {row}: {error}") from None
-
-
-def _check_pairs(images: Images, c: Tensor) -> None:
-    """Raises unless there is one vector of finite parents for each image."""
-    if c.ndim != 2 or len(c) != len(images) or len(c) == 0:
-        raise InputError(f"{len(images)} images need as many parents, not shape {tuple(c.shape)}")
-    if not torch.isfinite(c).all():
-        row = int((~torch.isfinite(c)).any(dim=1).nonzero()[0])
-        raise InputError(f"the parents of row {row} are not finite: leave such rows out")
 
 
 def augment(x: Tensor, config: TrainingConfig, rng: torch.Generator) -> Tensor:
@@ -555,16 +551,13 @@ def _score(variable: Variable, out: Tensor, y: Tensor) -> float:
 
 
 @torch.inference_mode()
-def outputs(
-    predictor: nn.Module, images: Images, pa: Mapping[str, Tensor] | None = None, *, batch: int = 64
-) -> Tensor:
+def outputs(predictor: nn.Module, images: Images, pa: Mapping[str, Tensor] | None = None) -> Tensor:
     """The outputs of a predictor for all images, in evaluation mode, batch by batch.
 
     Args:
         predictor: The predictor.
         images: The images, N of them.
         pa: Their parents, each of shape (N,), if the predictor reads them.
-        batch: Images at once.
 
     Returns:
         The outputs, shape (N,) or (N, C), on the device of the predictor.
@@ -572,7 +565,7 @@ def outputs(
     device = next(predictor.parameters(), torch.empty(0)).device
     parts = []
     with evaluating(predictor):
-        for rows in torch.arange(len(images)).split(batch):
+        for rows in torch.arange(len(images)).split(64):
             some = {name: value[rows].to(device) for name, value in (pa or {}).items()}
             parts.append(predictor(images[rows].to(device), some))
     return torch.cat(parts)

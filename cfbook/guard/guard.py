@@ -124,7 +124,7 @@ def inspect(
         passes = file.path.startswith(_BOOK) if book else _listed(file, allowed)
         for part in (*file.parts, _Part("its name", "text", file.path.encode(errors="replace"))):
             said = [*_marked(part), *_identified(part, words)]
-            if not passes and part.content not in made:
+            if not passes and (part.kind == "shown" or part.content not in made):
                 said += _unfit(part, file.sources)
             found |= dict.fromkeys(Finding(file.path, part.where, what) for what in said)
     return list(found)

@@ -152,7 +152,7 @@ def run(
         FileNotFoundError: If there is no such notebook.
         InputError: If it is about real patients and git would track it.
     """
-    from cfbook.production.records import Watch, record, write_record
+    from cfbook.production.records import record, watched, write_record
 
     source, out, given = Path(source), Path(out), dict(given or {})
     notebook = read(source)
@@ -161,9 +161,9 @@ def run(
     known = parameters(notebook)
     check_given(source, notebook, given)
     check_place(out, _named_sources(given))
-    watch, facts = Watch(), {}
+    facts: dict[str, object] = {}
     try:
-        with watch:
+        with watched() as took:
             content = _execute(source, out, notebook, given, progress=progress)
         facts = {"status": "passed", "executed": hashlib.sha256(content).hexdigest()}
         facts |= marked(sources_in(content))
@@ -174,7 +174,7 @@ def run(
         raise
     finally:
         if provenance is not None and facts:
-            write_record(Path(provenance), record(source, known | given, watch, facts))
+            write_record(Path(provenance), facts | record(source, known | given) | took)
     return out
 
 
@@ -228,18 +228,16 @@ def _claim_at(source: str, line: int) -> str:
 
     Example:
         >>> _claim_at("for k in (1, 2):\\n    assert (k\\n        < 2), 'too large'", line=3)
-        'assert (k\\n        < 2)'
+        'assert k < 2'
     """
     try:
         nodes = ast.walk(ast.parse(source))
     except SyntaxError:  # IPython knows more than Python
         return source.splitlines()[line - 1]
     at = [n for n in nodes if isinstance(n, ast.stmt) and n.lineno <= line <= n.end_lineno][-1]
-    if not isinstance(at, ast.Assert):
-        return ast.get_source_segment(source, at)
-    end = at.msg and ast.get_source_segment(source, at.msg)
-    whole = ast.get_source_segment(source, at)
-    return whole.removesuffix(end).rstrip(", ") if end else whole
+    if isinstance(at, ast.Assert):
+        at.msg = None
+    return ast.unparse(at)
 
 
 def _named_sources(given: Mapping[str, object]) -> set[str]:

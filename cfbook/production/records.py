@@ -10,13 +10,11 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from html import escape
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from threading import Event, Thread
-from urllib.parse import quote
 
 import pandas as pd
 
@@ -29,42 +27,40 @@ _SHARED = ("commit", "code", "data", "machine")  # told once if they were the sa
 _DIGITS = 10  # of a hash, where it is shown
 
 
-class Watch(Thread):
-    """Measures a run: the time, and the memory of the processes that it starts.
+@contextmanager
+def watched() -> Iterator[dict[str, float]]:
+    """Measures a run: the minutes, and the megabytes of the processes that it starts.
 
     Memory is the resident memory of all descendants of this process together, looked at ten times
     a second; a peak that is over sooner may be missed.
 
     Example:
-        >>> with Watch() as watch:
+        >>> with watched() as took:
         ...     _ = subprocess.run(["sleep", "0.5"])
-        >>> watch.minutes > 0.5 / 60, watch.megabytes > 0
+        >>> took["minutes"] > 0.5 / 60, took["megabytes"] > 0
         (True, True)
     """
+    took, over, began = {"minutes": 0.0, "megabytes": 0.0}, Event(), time.monotonic()
+    thread = Thread(target=_look, args=(took, over), daemon=True)
+    thread.start()
+    try:
+        yield took
+    finally:
+        over.set()
+        thread.join()
+        took["minutes"] = round((time.monotonic() - began) / 60, 3)
 
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.megabytes, self._began, self._over = 0.0, time.monotonic(), Event()
 
-    def __enter__(self) -> "Watch":
-        self.start()
-        return self
+def _look(took: dict[str, float], over: Event) -> None:
+    """Look at the memory of all descendants, until the run is over."""
+    import psutil
 
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self.join()
-        self.minutes = (time.monotonic() - self._began) / 60
-
-    def run(self) -> None:
-        """Look, until the run is over."""
-        import psutil
-
-        while not self._over.wait(0.1):
-            total = 0
-            for process in psutil.Process().children(recursive=True):
-                with suppress(psutil.Error):  # it has ended meanwhile
-                    total += process.memory_info().rss
-            self.megabytes = max(self.megabytes, total / 1e6)
+    while not over.wait(0.1):
+        total = 0
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # it has ended meanwhile
+                total += process.memory_info().rss
+        took["megabytes"] = max(took["megabytes"], round(total / 1e6))
 
 
 def content_hash(folder: Path, pattern: str = "*") -> str | None:
@@ -122,24 +118,16 @@ def seeds(parameters: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def record(
-    source: Path, parameters: Mapping[str, object], watch: Watch, outcome: Mapping[str, object]
-) -> dict[str, object]:
-    """Everything that is needed to make a run again, and what it took.
+def record(source: Path, parameters: Mapping[str, object]) -> dict[str, object]:
+    """Everything that is needed to make a run again, JSON values only.
 
     Args:
         source: The notebook that ran.
         parameters: All its parameters, changed or not.
-        watch: What it took.
-        outcome: What came of it.
-
-    Returns:
-        The record, JSON values only.
     """
     code = "".join(str(content_hash(ROOT / name, "*.py")) for name in PACKAGES)
     return {
         "notebook": source.stem,
-        **outcome,
         "parameters": dict(parameters),
         "seeds": seeds(parameters),
         "commit": commit(),
@@ -149,8 +137,6 @@ def record(
         "data": content_hash(ROOT / "data"),
         "versions": _versions(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "minutes": round(watch.minutes, 3),
-        "megabytes": round(watch.megabytes),
     }
 
 
@@ -202,19 +188,25 @@ def page(folder: Path) -> str:
     records = read_records(folder)
     runs = pd.DataFrame.from_dict({name: _row(facts) for name, facts in records.items()}, "index")
     known = runs[[facts is not None for facts in records.values()]]
-    common = known.loc[:, [c in _SHARED and known[c].nunique() == 1 for c in known]].iloc[:1].T
+    same = [name for name in known if name in _SHARED and known[name].nunique() == 1]
+    chapters = runs.drop(columns=same).fillna("").rename_axis("chapter").reset_index()
+    common = pd.DataFrame({"what": same, "value": [known[name].iloc[0] for name in same]})
     versions = {pair for facts in records.values() if facts for pair in facts["versions"].items()}
-    shown = _escaped(runs.drop(columns=common.index).fillna(""))
-    links = [f'<a href="../notebooks/{quote(name)}.html">{escape(name)}</a>' for name in records]
-    shown.insert(0, "chapter", links)
+    link = r'\1<a href="../notebooks/\2.html">\2</a>'
     lines = [
-        _table(shown),
+        re.sub(r"(<tr>\s*<td>)([^<]*)", link, _table(chapters)),
         "<h3>The same in all runs</h3>",
-        _table(_escaped(common.reset_index().set_axis(["what", "value"], axis=1))),
+        _table(common),
         "<h3>Versions</h3>",
-        _table(_escaped(pd.DataFrame(sorted(versions), columns=["package", "version"]))),
+        _table(pd.DataFrame(sorted(versions), columns=["package", "version"])),
     ]
     return "\n".join(["```{raw} html", *lines, "```", ""])
+
+
+def _table(frame: pd.DataFrame) -> str:
+    """A table in HTML, every cell escaped, backticks too, since it will stand in a fence."""
+    with pd.option_context("display.max_colwidth", None):
+        return frame.to_html(index=False, border=0, classes="table").replace("`", "&#96;")
 
 
 def _row(facts: Mapping | None) -> dict[str, str]:
@@ -246,14 +238,3 @@ def listed(values: Mapping[str, object]) -> str:
     """
     text = ", ".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
     return re.sub(r'"(?:[~/]|[A-Za-z]:[\\/])[^"]*?([^"\\/]+)[\\/]*"', r'".../\1"', text)
-
-
-def _escaped(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table whose cells can stand in HTML inside a fence."""
-    return frame.map(lambda cell: escape(cell).replace("`", "&#96;"))
-
-
-def _table(frame: pd.DataFrame) -> str:
-    """A table in HTML, its cells escaped already."""
-    with pd.option_context("display.max_colwidth", None):
-        return frame.to_html(escape=False, index=False, border=0, classes="table")

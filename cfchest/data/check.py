@@ -46,10 +46,9 @@ class Findings:
         return not self.problems
 
     def __str__(self) -> str:
-        text = [self.title, *(f"  {line}" for line in self.lines)]
-        if self.ready:
-            return "\n".join([*text, "Ready."])
-        return "\n".join([*text, "To be mended:", *(f"  - {each}" for each in self.problems)])
+        end = ["To be mended:" if self.problems else "Ready."]
+        end += [f"  - {problem}" for problem in self.problems]
+        return "\n".join([self.title, *(f"  {line}" for line in self.lines), *end])
 
 
 def inspect_data(

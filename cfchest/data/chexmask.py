@@ -21,11 +21,11 @@ TRUSTED = 0.7
 """The least mean Dice estimate of a mask that is trusted, as its authors advise."""
 
 
-def run_length_area(runs: str) -> float:
+def _run_length_area(runs: str) -> float:
     """The pixels in a run-length mask, ``"start length start length ..."``; NaN if it is none.
 
     Example:
-        >>> run_length_area("3 2 10 5"), run_length_area("3 2 10")
+        >>> _run_length_area("3 2 10 5"), _run_length_area("3 2 10")
         (7.0, nan)
     """
     numbers = runs.split()
@@ -96,7 +96,7 @@ def lung_fractions(sheet: Sheet) -> pd.Series:
     area = sheet.numbers("Height") * sheet.numbers("Width")
     lungs = pd.Series(0.0, index=sheet.frame.index)
     for column in LUNGS:
-        lungs += sheet.frame[column].map(run_length_area).astype("float64")
+        lungs += sheet.frame[column].map(_run_length_area).astype("float64")
         sheet.refuse(lungs.isna(), column, "pairs 'start length'")
         sheet.refuse(~(lungs <= area), column, "masks no larger than Height x Width")
     return lungs / area

@@ -45,7 +45,7 @@ def load_chexpert(root: str | Path, options: LoadOptions = DEFAULTS) -> Dataset:
     root, ledger = Path(root), Ledger("CheXpert", source="chexpert")
     files = [LAYOUTS["chexpert"][split].path(root) for split in ("train", "valid")]
     table = pd.concat([_images(path, ledger, options) for path in files], ignore_index=True)
-    table["race"] = _races(root, table.patient, ledger)
+    table["race"] = _stated_races(root, table.patient, ledger)
     table["lung_size"] = lung_sizes(
         options.masks, table.image, ledger, column="Path", key=_published_name
     )
@@ -77,7 +77,7 @@ def _images(path: Path, ledger: Ledger, options: LoadOptions) -> pd.DataFrame:
     )
 
 
-def _races(root: Path, patients: pd.Series, ledger: Ledger) -> pd.Series | float:
+def _stated_races(root: Path, patients: pd.Series, ledger: Ledger) -> pd.Series | float:
     part = LAYOUTS["chexpert"]["races"]
     path = part.find(root)
     if path is None:

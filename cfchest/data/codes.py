@@ -13,7 +13,7 @@ from cfchest.data.sheet import Sheet
 LABEL = "Pleural Effusion"
 """The finding, as the CheXpert labeller calls it."""
 
-OTHER, UNSTATED, UNKNOWN = -1, -2, -3
+_OTHER, _UNSTATED, _UNKNOWN = -1, -2, -3
 """Race cells that name another group, no group, or nothing we know."""
 
 _EFFECTS = {
@@ -22,12 +22,12 @@ _EFFECTS = {
     "missing": ("set missing", np.nan),
     "drop": ("dropped", np.nan),
 }
-_OTHER = re.compile(
+_OTHER_WORDS = re.compile(
     r"\b(other|native|hawaiian|pacific islander|american indian|alaska|hispanic|latino|"
     r"portuguese|south american|multiple|multi race|middle eastern)\b",
     re.IGNORECASE,
 )
-_UNSTATED = re.compile(r"\b(unknown|unable to obtain|refused|declined)\b", re.IGNORECASE)
+_UNSTATED_WORDS = re.compile(r"\b(unknown|unable to obtain|refused|declined)\b", re.IGNORECASE)
 
 
 def sexes(sheet: Sheet, column: str, ledger: Ledger, *, unit: str = "image") -> pd.Series:
@@ -41,11 +41,7 @@ def sexes(sheet: Sheet, column: str, ledger: Ledger, *, unit: str = "image") -> 
 def ages(sheet: Sheet, column: str, ledger: Ledger, years: pd.Series | None = None) -> pd.Series:
     """Age in years; blank, 0 (which stands for unknown) and impossible ages are set missing.
 
-    Args:
-        sheet: The table.
-        column: The column that messages quote.
-        ledger: Where what is set missing is counted.
-        years: The age of each record, by default the column itself.
+    The age of each record is that in the column, or that in ``years``; messages quote the column.
     """
     years = sheet.numbers(column) if years is None else years
     low, high = RANGES["age"]
@@ -76,7 +72,7 @@ def labels(
         ledger: Where every label that was not plainly 0 or 1 is counted.
         options: What -1 and an empty cell become.
         default: What they become if the options do not say.
-        unit: What a record is.
+        unit: What a record is: an image, or a study.
 
     Returns:
         0, 1 or NaN; records to be dropped are not in it.
@@ -102,34 +98,27 @@ def views(sheet: Sheet, column: str, ledger: Ledger) -> pd.Series:
     return sheet.frame[column].where(known)
 
 
-def race_code(text: str | float, *, upper: bool = False) -> int:
-    """The race code of one cell.
+def _race_code(text: str | float, *, upper: bool = False) -> int:
+    """The code of one cell: 0 white, 1 asian, 2 black, _OTHER, _UNSTATED or _UNKNOWN.
 
-    Words are matched whole and as they are spelt in the source: "Caucasian" contains "asian".
-    A cell that names two of the groups names another one.
-
-    Args:
-        text: The cell.
-        upper: Whether the source writes in capitals.
-
-    Returns:
-        0 white, 1 asian, 2 black, or one of ``OTHER``, ``UNSTATED``, ``UNKNOWN``.
+    Words are matched whole and as they are spelt in the source, in capitals if ``upper``:
+    "Caucasian" contains "asian". A cell that names two of the groups names another one.
 
     Example:
-        >>> [race_code(text) for text in ("White, non-Hispanic", "Asian", "White or Caucasian")]
+        >>> [_race_code(text) for text in ("White, non-Hispanic", "Asian", "White or Caucasian")]
         [0, 1, 0]
-        >>> race_code("BLACK/CAPE VERDEAN", upper=True), race_code("Caucasian"), race_code("asian")
-        (2, -3, -3)
+        >>> _race_code("BLACK/CAPE VERDEAN", upper=True), _race_code("Caucasian")
+        (2, -3)
     """
     if pd.isna(text):
-        return UNSTATED
+        return _UNSTATED
     words = [name.upper() if upper else name.capitalize() for name in RACES]
     found = [code for code, word in enumerate(words) if re.search(rf"\b{word}\b", text)]
     if found:
-        return found[0] if len(found) == 1 else OTHER
-    if _UNSTATED.search(text):
-        return UNSTATED
-    return OTHER if _OTHER.search(text) else UNKNOWN
+        return found[0] if len(found) == 1 else _OTHER
+    if _UNSTATED_WORDS.search(text):
+        return _UNSTATED
+    return _OTHER if _OTHER_WORDS.search(text) else _UNKNOWN
 
 
 def races(
@@ -160,8 +149,8 @@ def races(
     """
     sheet = sheet.filtered(sheet.frame[patient].isin(patients))
     text, owner = sheet.frame[column], sheet.frame[patient]
-    codes = text.map({value: race_code(value, upper=upper) for value in text.unique()})
-    strange, stated = codes == UNKNOWN, codes.isin((OTHER, 0, 1, 2))
+    codes = text.map({value: _race_code(value, upper=upper) for value in text.unique()})
+    strange, stated = codes == _UNKNOWN, codes.isin((_OTHER, 0, 1, 2))
     groups = codes[stated].groupby(owner)
     code = groups.first().where(groups.nunique() == 1)
 
@@ -170,7 +159,7 @@ def races(
     for reason, chosen, unit in (
         ("race not recognised", strange, "record"),
         ("race not stated", first & ~owner.isin(code.index) & ~strange, "patient"),
-        ("race of another group", first_stated & (owner.map(code) == OTHER), "patient"),
+        ("race of another group", first_stated & (owner.map(code) == _OTHER), "patient"),
         ("race differs between records", first_stated & owner.map(code).isna(), "patient"),
     ):
         ledger.mark("set missing", reason, sheet, chosen, column, unit=unit)

@@ -7,7 +7,7 @@ from pathlib import Path
 from cfcore.checks import InputError
 
 _STANFORD = "https://stanfordmlgroup.github.io/competitions/chexpert"
-_RACES = "https://stanfordaimi.azurewebsites.net/datasets/192ada7c-4d43-466e-b8bb-b81992bb80cf"
+_AIMI = "https://stanfordaimi.azurewebsites.net/datasets/192ada7c-4d43-466e-b8bb-b81992bb80cf"
 _CXR = "https://physionet.org/content/mimic-cxr-jpg"
 _IV = "https://physionet.org/content/mimiciv"
 _BOX = "https://nihcc.app.box.com/v/ChestXray-NIHCC"
@@ -73,7 +73,7 @@ LAYOUTS: Mapping[str, Mapping[str, Part]] = {
         "valid": Part(("valid.csv",), "sexes, ages and labels of the validation images", _STANFORD),
         "training images": Part(("train",), "the training images", _STANFORD),
         "validation images": Part(("valid",), "the validation images", _STANFORD),
-        "races": Part(("CHEXPERT DEMO.xlsx",), "races", _RACES, needed=False, beside=True),
+        "races": Part(("CHEXPERT DEMO.xlsx",), "races", _AIMI, needed=False, beside=True),
     },
     "mimic": {
         "metadata": _mimic("metadata", "which images there are, their views and dates"),

@@ -1,5 +1,6 @@
 """From a table whose records name files to a data set, with every file accounted for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -47,13 +48,10 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         policies = (None, *get_args(Policy))
-        for name, known in (
-            ("uncertain", policies),
-            ("blank", policies),
-            ("unreadable", ("raise", "drop")),
-        ):
-            if getattr(self, name) not in known:
-                raise InputError(f"{name} is one of {known}, not {getattr(self, name)!r}")
+        known = {"uncertain": policies, "blank": policies, "unreadable": ("raise", "drop")}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise InputError(f"{name} is one of {values}, not {getattr(self, name)!r}")
 
 
 DEFAULTS = LoadOptions()
@@ -68,10 +66,7 @@ def located(sheet: Sheet, **columns: pd.Series | str) -> pd.DataFrame:
 def assemble(table: pd.DataFrame, ledger: Ledger, options: LoadOptions) -> Dataset:
     """Check that the files exist and make the data set, decoding nothing unless asked to.
 
-    Args:
-        table: The columns of the schema, of which ``image`` holds paths, and ``place``.
-        ledger: The account so far.
-        options: The options of the user.
+    The table has the columns of the schema, of which ``image`` holds paths, and ``place``.
 
     Raises:
         InputError: If a patient is in two of the publisher's splits; if a file is missing or broken
@@ -79,19 +74,13 @@ def assemble(table: pd.DataFrame, ledger: Ledger, options: LoadOptions) -> Datas
     """
     _check_published(table)
     there = np.array([Path(image).is_file() for image in table.image], dtype=bool)
-    listed = [
-        f"{row.image}, listed in {row.place}" for row in table[~there][:EXAMPLES].itertuples()
-    ]
-    if not there.all() and options.unreadable == "raise":
-        raise InputError(
-            f"{(~there).sum():,} of {len(there):,} images of {ledger.name} are missing: "
-            f"{'; '.join(listed)}. Complete the download, or pass unreadable='drop'."
-        )
-    if not there.all():
-        ledger.add("dropped", "file missing", listed, int((~there).sum()))
+    absent = [f"{row.image}, listed in {row.place}" for row in table[~there].itertuples()]
+    _leave_out(absent, len(table), "missing", ledger, options)
     table = table[there]
     if options.verify:
-        table = table[_decodable(_files(table, options.size), ledger, options)]
+        broken = failures(_files(table, options.size), progress=f"verifying {ledger.name}")
+        _leave_out(list(broken.values()), len(table), "broken", ledger, options)
+        table = table[~np.isin(np.arange(len(table)), list(broken))]
     _close(ledger, len(table))
     source = _files(table, options.size)
     return Dataset(table.drop(columns="place"), source, name=ledger.name, report=ledger)
@@ -102,13 +91,9 @@ def assemble_stored(
 ) -> Dataset:
     """Make the data set of an archive whose row i belongs to record i of a sheet.
 
-    Args:
-        table: The columns of the schema and ``place``, for some records of the sheet.
-        ledger: The account so far.
-        options: The options of the user.
-        path: An ``.npz`` with ``images``, uint8 or in [0, 1], shape (N, H, W), and perhaps
-            ``image``, the names of the rows, to be compared with those of the sheet.
-        sheet: All N records.
+    The archive is an ``.npz`` with ``images``, uint8 or in [0, 1], shape (N, H, W), and perhaps
+    ``image``, the names of the rows, to be compared with those of the sheet. The table has some of
+    the N records, under the columns of the schema, and ``place``.
     """
     _check_published(table)
     _close(ledger, len(table))
@@ -123,14 +108,17 @@ def _files(table: pd.DataFrame, size: int | None) -> Files:
     return Files(table.image.to_numpy(str), size, table.place.tolist().__getitem__)
 
 
-def _decodable(files: Files, ledger: Ledger, options: LoadOptions) -> np.ndarray:
-    broken = failures(files, progress=f"verifying {ledger.name}")
-    examples = list(broken.values())[:EXAMPLES]
-    if broken and options.unreadable == "raise":
-        raise InputError(f"{len(broken):,} images of {ledger.name} are broken: {examples[0]}")
-    if broken:
-        ledger.add("dropped", "file broken", examples, len(broken))
-    return ~np.isin(np.arange(len(files.paths)), list(broken))
+def _leave_out(
+    files: Sequence[str], total: int, what: str, ledger: Ledger, options: LoadOptions
+) -> None:
+    """Count the files that cannot be read, or raise if the options say so."""
+    if files and options.unreadable == "raise":
+        raise InputError(
+            f"{len(files):,} of {total:,} images of {ledger.name} are {what}: "
+            f"{'; '.join(files[:EXAMPLES])}. Complete the download, or pass unreadable='drop'."
+        )
+    if files:
+        ledger.add("dropped", f"file {what}", files[:EXAMPLES], len(files))
 
 
 def _close(ledger: Ledger, kept: int) -> None:
@@ -155,9 +143,13 @@ def _check_published(table: pd.DataFrame) -> None:
 
 
 def _read_archive(path: Path, sheet: Sheet) -> Tensor:
-    if not path.is_file():
-        raise InputError(f"{path} is missing")
-    images, names = _arrays(path)
+    with readable(path), path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise InputError(f"{path} cannot be read: it is one array and no archive of arrays")
+        if "images" not in archive:
+            raise InputError(f"{path} has no array 'images' but {', '.join(archive.files)}")
+        images, names = archive["images"], archive.get("image")
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise InputError(
             f"{path} has images of {images.dtype}; give uint8, or floating point from 0 to 1"
@@ -166,21 +158,8 @@ def _read_archive(path: Path, sheet: Sheet) -> Tensor:
         raise InputError(f"{path} has images of shape {images.shape}, expected (N, H, W)")
     if len(images) != len(sheet.frame):
         raise InputError(f"{path} has {len(images)} images, {sheet.path} {len(sheet.frame)}")
-    other = np.zeros(0) if names is None else names != sheet.frame.image.to_numpy(str)
-    if other.any():
-        row = int(other.argmax())
+    if names is not None and (names.astype(str) != sheet.frame.image.to_numpy(str)).any():
+        row = int((names.astype(str) != sheet.frame.image.to_numpy(str)).argmax())
         place = sheet.where(sheet.frame.index[row], "image")
         raise InputError(f"{path} row {row} is {str(names[row])!r}, but {place}")
     return torch.as_tensor(images)
-
-
-def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    with readable(path), path.open("rb") as file:
-        archive = np.load(file, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise InputError(f"{path} cannot be read: it is one array and no archive of arrays")
-        with archive:
-            if "images" not in archive:
-                raise InputError(f"{path} has no array 'images' but {', '.join(archive.files)}")
-            names = archive["image"].astype(str) if "image" in archive else None
-            return archive["images"], names

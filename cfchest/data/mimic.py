@@ -58,7 +58,7 @@ def load_mimic(root: str | Path, mimic_iv: str | Path, options: LoadOptions = DE
         image=folder + "/" + dicom + ".jpg",
         sex=sex,
         age=age,
-        race=_races(Path(mimic_iv), subject, ledger),
+        race=_admitted_races(Path(mimic_iv), subject, ledger),
         lung_size=lung_sizes(options.masks, dicom, ledger, column="dicom_id"),
         effusion=effusion,
         patient=subject,
@@ -133,7 +133,7 @@ def _sex_and_age(mimic_iv: Path, sheet: Sheet, ledger: Ledger) -> tuple[pd.Serie
     )
 
 
-def _races(mimic_iv: Path, subject: pd.Series, ledger: Ledger) -> pd.Series:
+def _admitted_races(mimic_iv: Path, subject: pd.Series, ledger: Ledger) -> pd.Series:
     path = LAYOUTS["mimic_iv"]["admissions"].path(mimic_iv)
     column = "ethnicity" if path.parent.name == "core" else "race"
     sheet = read_sheet(path, ("subject_id", column))

@@ -154,11 +154,6 @@ class Rendered:
     def __len__(self) -> int:
         return len(self.cohort)
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """The shape that all images would have as one tensor."""
-        return (len(self), 1, *self.cohort.phantom.shape)
-
     def __getitem__(self, index: Index) -> Tensor:
         if isinstance(index, int):
             return self[torch.tensor([index])][0]

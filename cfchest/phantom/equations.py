@@ -20,7 +20,7 @@ ANATOMY = (
 )  # fmt: skip
 """The names of the exogenous variables of the image, one number each."""
 
-UNIFORM = frozenset({"rib_phase", "vessels", "severity", "side"})
+_UNIFORM = frozenset({"rib_phase", "vessels", "severity", "side"})
 """Those of them that are uniform on (0, 1); the others are standard normal, truncated."""
 
 _LATTICE = 2.0**20
@@ -205,7 +205,7 @@ def image_noise(rows: Tensor, *, hospital: str, seed: int) -> dict[str, Tensor]:
     noise = {}
     for position, name in enumerate(ANATOMY):
         u = uniform(key, position)
-        noise[name] = u.float() if name in UNIFORM else truncated_normal(u).float()
+        noise[name] = u.float() if name in _UNIFORM else truncated_normal(u).float()
 
     noise["gamma"] = h.gamma * (1 + c.gamma_noise * noise["gamma"])
     noise["gain"] = h.gain * (1 + c.gain_noise * noise["gain"])

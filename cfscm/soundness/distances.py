@@ -40,15 +40,15 @@ def signal_to_noise(squared_error: Tensor) -> Tensor:
     return -10 * squared_error.double().mean().log10()
 
 
-def structural_similarity(x: Tensor, reference: Tensor, *, sigma: float = 1.5) -> Tensor:
+def structural_similarity(x: Tensor, reference: Tensor) -> Tensor:
     r"""Structural similarity of each pair of images in [0, 1].
 
     .. math:: \frac{(2 \mu_x \mu_y + c_1)(2 \sigma_{xy} + c_2)}
         {(\mu_x^2 + \mu_y^2 + c_1)(\sigma_x^2 + \sigma_y^2 + c_2)},
         \qquad c_1 = 0.01^2, \; c_2 = 0.03^2
 
-    with moments under a Gaussian window of 11 pixels, averaged over all windows that lie inside
-    the image.
+    with moments under a Gaussian window of 11 pixels and deviation 1.5, averaged over all windows
+    that lie inside the image.
 
     References:
         Wang, Bovik, Sheikh and Simoncelli, *Image quality assessment*, 2004.
@@ -56,13 +56,12 @@ def structural_similarity(x: Tensor, reference: Tensor, *, sigma: float = 1.5) -
     Args:
         x: The images, shape (B, 1, H, W), of 11 pixels a side or more.
         reference: What they are compared with, of the same shape.
-        sigma: The deviation of the window, in pixels.
 
     Returns:
         The similarity, float64, shape (B,).
     """
     x, y = x.double(), reference.double()
-    rows, columns = (_window(side, sigma, x.device) for side in x.shape[2:])
+    rows, columns = (_window(side, x.device) for side in x.shape[2:])
     maps = rows @ torch.cat((x, y, x * x, y * y, x * y), dim=1) @ columns.T  # (B, 5, h, w)
     mx, my, xx, yy, xy = maps.unbind(dim=1)
 
@@ -71,11 +70,11 @@ def structural_similarity(x: Tensor, reference: Tensor, *, sigma: float = 1.5) -
     return (level * shape).mean(dim=(1, 2))
 
 
-def _window(side: int, sigma: float, device: torch.device) -> Tensor:
+def _window(side: int, device: torch.device) -> Tensor:
     """Gaussian means over 11 neighbours as a matrix, (side - 10, side): faster than convolving."""
     start = torch.arange(side - 10, device=device)
     step = torch.arange(side, device=device) - start[:, None] - 5
-    weight = torch.exp(-0.5 * (step.double() / sigma) ** 2) * (step.abs() <= 5)
+    weight = torch.exp(-0.5 * (step.double() / 1.5) ** 2) * (step.abs() <= 5)
     return weight / weight.sum(dim=1, keepdim=True)
 
 

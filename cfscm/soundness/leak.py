@@ -16,9 +16,9 @@ from cfscm.soundness.distances import agreement
 
 PENALTIES = tuple(10.0**power for power in range(-5, 3))
 
-SIDE = 16  # pixels to which larger maps are averaged
-MOST = 32  # principal components of a leaf
-PERMUTATIONS = 100
+_SIDE = 16  # pixels to which larger maps are averaged
+_MOST = 32  # principal components of a leaf
+_PERMUTATIONS = 100
 KERNELS = ("linear", "quadratic", "radial")
 
 
@@ -37,8 +37,8 @@ def noise_features(noise: Noise) -> list[Tensor]:
     parts = []
     for leaf in tree_leaves(noise):
         if leaf.is_floating_point():
-            large = leaf.ndim == 4 and max(leaf.shape[2:]) > SIDE
-            leaf = F.adaptive_avg_pool2d(leaf, SIDE) if large else leaf
+            large = leaf.ndim == 4 and max(leaf.shape[2:]) > _SIDE
+            leaf = F.adaptive_avg_pool2d(leaf, _SIDE) if large else leaf
             parts.append(leaf.reshape(len(leaf), -1).float())
     return parts
 
@@ -49,7 +49,7 @@ def leak(
     graph: CausalGraph,
     *,
     kernels: Sequence[str] = KERNELS,
-    permutations: int = PERMUTATIONS,
+    permutations: int = _PERMUTATIONS,
     seed: int = 0,
 ) -> dict[str, Mapping[str, float]]:
     r"""How well a probe reads each parent off the noise, and how well it would by chance.
@@ -115,20 +115,19 @@ def _in_units(graph: CausalGraph, name: str, out: Tensor) -> Tensor:
     return out.squeeze(1) - 0.5
 
 
-def whitened(x: Tensor, fit: Tensor, most: int = MOST) -> Tensor:
+def whitened(x: Tensor, fit: Tensor) -> Tensor:
     """The first principal components over some rows, each with variance 1 there.
 
     Args:
         x: Features, float64, shape (N, D).
         fit: The rows.
-        most: Components at most; those without variance are left out.
 
     Returns:
-        The components of all rows, shape (N, C).
+        The components of all rows, shape (N, C); those without variance are left out.
     """
     x = x - x[fit].mean(dim=0)
     _, spread, axes = torch.linalg.svd(x[fit], full_matrices=False)
-    kept = (spread > 1e-8 * max(1.0, spread[0].item())).nonzero().squeeze(1)[:most]
+    kept = (spread > 1e-8 * max(1.0, spread[0].item())).nonzero().squeeze(1)[:_MOST]
     return x @ axes[kept].T / spread[kept] * len(fit) ** 0.5
 
 
@@ -201,7 +200,6 @@ def leak_table(
     *,
     graph: CausalGraph,
     permutations: int = 200,
-    batch: int = 128,
 ) -> pd.DataFrame:
     """Probes the noise of several generators on the same patients.
 
@@ -210,7 +208,6 @@ def leak_table(
         data: The patients, with all parents.
         graph: The graph.
         permutations: How often the patients are exchanged.
-        batch: Patients at once.
 
     Returns:
         One row for each generator, leaf of its noise if they are named and few, probe (``linear``,
@@ -219,7 +216,7 @@ def leak_table(
     """
     index, pa, rows = data.index, data.parents, []
     for title, generator in generators.items():
-        parts = [generator.abduct(x, own, index=index[at]) for at, x, own in data.batches(batch)]
+        parts = [generator.abduct(x, own, index=index[at]) for at, x, own in data.batches(128)]
         whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         some = {name: [name] for name in whole} if 1 < len(whole) <= 4 else {}
         for part, names in {"all": list(whole), **some}.items():

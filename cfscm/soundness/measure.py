@@ -1,6 +1,5 @@
 r"""The table of soundness: one generator, beside doing nothing and beside the truth."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,22 +18,23 @@ from cfscm.soundness.distances import agreement, image_distances, shift, signal_
 from cfscm.soundness.leak import leak, noise_features
 from cfscm.soundness.worlds import (
     AXIOMS,
-    OBSERVED,
     Batch,
+    Comparison,
     Drawn,
     Interventions,
-    Key,
     Plan,
-    comparisons,
+    World,
     draw,
 )
 
 _LOOKED_UP = ("reversibility", "commutativity", "leak")
 """Axioms for which fresh noise is no floor: an oracle looks up the old noise."""
 
+_OBSERVED: World = ("", "")
+
 _COLUMNS = ["axiom", "intervention", "effect", "measure", "classifier"]
 
-Row = tuple[str, str, str, str, str]
+_Row = tuple[str, str, str, str, str]
 """What a row of the table is about, in the order of its first columns."""
 
 
@@ -62,6 +62,8 @@ def interventions_of(
     """
     rng, made = torch.Generator().manual_seed(seed), {}
     for name in [name for name in graph if name in pa] if names is None else names:
+        if name not in pa:
+            raise InputError(f"the patients have no {name!r}, only {', '.join(pa)}")
         own, variable = pa[name].cpu(), graph[name]
         if variable.kind == "continuous":
             other = own[torch.randperm(len(own), generator=rng).roll(1)]
@@ -146,7 +148,7 @@ def soundness(
     def batches(size: int = batch) -> Iterator[Batch]:
         return _batches(data, interventions, size, torch.device(device))
 
-    def measure(one: Generator, plan: Plan) -> dict[Row, float]:
+    def measure(one: Generator, plan: Plan) -> dict[_Row, float]:
         gaps, read, leaves = _observe(one, truth, batches(), plan, classifiers, audited)
         variables = {name: network.variable for name, network in classifiers.items()}
         readings = _readings(read, variables, interventions, plan)
@@ -190,7 +192,7 @@ def _has_residual(generator: Generator, one: Batch) -> bool:
     return isinstance(noise, Mapping) and "residual" in noise
 
 
-Read = dict[tuple[Key, str], Tensor]
+_Read = dict[tuple[World, str], Tensor]
 """Numbers of each patient by world and classifier."""
 
 
@@ -202,61 +204,61 @@ def _observe(
     plan: Plan,
     classifiers: Mapping[str, ImageNetwork],
     audited: Mapping[str, Predictor],
-) -> tuple[dict[Row, Tensor], tuple[Read, Read], dict[int, Tensor]]:
+) -> tuple[dict[_Row, Tensor], tuple[_Read, _Read], dict[int, Tensor]]:
     """What is kept of all patients, a few numbers for each, never an image.
 
     Returns:
         Distances between worlds by row of the table; the outputs of the classifiers and what they
         should have read; and the features of the noise by leaf.
     """
-    kept = tuple(defaultdict(list) for _ in range(4))
+    parts = []
     for batch in batches:
         noise = generator.abduct(batch.x, batch.pa, index=batch.index)
-        worlds = draw(generator, truth, batch, plan, noise)
+        cf, pairs = draw(generator, truth, batch, plan, noise)
         leaves = noise_features(noise) if "leak" in plan.axioms else ()
-        seen = (_gaps(worlds, plan, audited), *_read(worlds, plan, classifiers))
-        for parts, found in zip(kept, (*seen, dict(enumerate(leaves))), strict=True):
-            for label, values in found.items():
-                parts[label].append(values.cpu())
+        if not {"effectiveness", "amplification"} & set(plan.axioms):
+            cf = {}
+        seen = (_gaps(pairs, audited), *_read(batch, cf, classifiers))
+        parts.append((*seen, dict(enumerate(leaves))))
     gaps, outputs, values, features = (
-        {label: torch.cat(values) for label, values in parts.items()} for parts in kept
+        {label: torch.cat([one[label].cpu() for one in kind]) for label in kind[0]}
+        for kind in zip(*parts, strict=True)
     )
     return gaps, (outputs, values), features
 
 
 def _gaps(
-    worlds: Mapping[Key, Drawn], plan: Plan, audited: Mapping[str, Predictor]
-) -> dict[Row, Tensor]:
+    pairs: Mapping[Comparison, tuple[Drawn, Drawn]], audited: Mapping[str, Predictor]
+) -> dict[_Row, Tensor]:
     """Distances of images and of scores between the worlds that the axioms compare."""
     scores = {
-        (key, name): predictor(world.x, world.pa).double().sigmoid()
-        for key, world in worlds.items()
-        for name, predictor in audited.items()
+        world: {name: g(world.x, world.pa).double().sigmoid() for name, g in audited.items()}
+        for world in {world for pair in pairs.values() for world in pair}
     }
     gaps = {}
-    for label, (one, other) in comparisons(worlds, plan).items():
-        for measure, values in image_distances(worlds[one].x, worlds[other].x).items():
+    for label, (one, other) in pairs.items():
+        for measure, values in image_distances(one.x, other.x).items():
             gaps[*label, measure, ""] = values
         for name in audited:
-            gaps[*label, "score difference", name] = (scores[one, name] - scores[other, name]).abs()
+            gap = (scores[one][name] - scores[other][name]).abs()
+            gaps[*label, "score difference", name] = gap
     return gaps
 
 
 def _read(
-    worlds: Mapping[Key, Drawn], plan: Plan, classifiers: Mapping[str, ImageNetwork]
-) -> tuple[Read, Read]:
+    batch: Batch, cf: Mapping[World, Drawn], classifiers: Mapping[str, ImageNetwork]
+) -> tuple[_Read, _Read]:
     """The outputs of the classifiers, and the values that they should have read."""
+    worlds = {_OBSERVED: Drawn(batch.x, batch.pa), **cf} if cf else {}
     outputs, values = {}, {}
-    if {"effectiveness", "amplification"} & set(plan.axioms):
-        for key, world in worlds.items():
-            if key.kind in ("observed", "counterfactual"):
-                for name, network in classifiers.items():
-                    outputs[key, name] = network(world.x, world.pa)
-                    values[key, name] = world.pa[network.variable.name]
+    for key, world in worlds.items():
+        for name, network in classifiers.items():
+            outputs[key, name] = network(world.x, world.pa)
+            values[key, name] = world.pa[network.variable.name]
     return outputs, values
 
 
-def _distances(gaps: Mapping[Row, Tensor]) -> dict[Row, float]:
+def _distances(gaps: Mapping[_Row, Tensor]) -> dict[_Row, float]:
     found = {}
     for (*label, measure, name), values in gaps.items():
         if measure == "MSE":
@@ -267,29 +269,29 @@ def _distances(gaps: Mapping[Row, Tensor]) -> dict[Row, float]:
 
 
 def _readings(
-    read: tuple[Read, Read],
+    read: tuple[_Read, _Read],
     variables: Mapping[str, Variable],
     interventions: Interventions,
     plan: Plan,
-) -> dict[Row, float]:
+) -> dict[_Row, float]:
     found, (outputs, values) = {}, read
     for (key, name), out in outputs.items():
-        if key == OBSERVED:
+        if key == _OBSERVED:
             continue
         variable = variables[name]
-        hit = variable.name in interventions[key.intervention]
+        hit = variable.name in interventions[key[0]]
         axiom = "effectiveness" if hit else "amplification"
         if axiom in plan.axioms:
             measures = agreement(variable, out, values[key, name])
-            measures["shift"] = shift(variable, out, outputs[OBSERVED, name]).mean().item()
+            measures["shift"] = shift(variable, out, outputs[_OBSERVED, name]).mean().item()
             for measure, value in measures.items():
-                found[axiom, key.intervention, key.effect, measure, name] = value
+                found[axiom, *key, measure, name] = value
     return found
 
 
 def _leaks(
     leaves: Mapping[int, Tensor], pa: Parents, graph: CausalGraph, seed: int
-) -> dict[Row, float]:
+) -> dict[_Row, float]:
     found = leak(list(leaves.values()), pa, graph, seed=seed) if leaves else {}
     return {
         ("leak", name, "", measure, "probe"): value

@@ -2,7 +2,7 @@ r"""The worlds in which the axioms are tried, drawn for one batch of patients.""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import combinations
 
 from torch import Tensor
 
@@ -25,30 +25,19 @@ Interventions = Mapping[str, Mapping[str, Tensor]]
 """What each named intervention sets: a value for each patient, shape (N,), by variable."""
 
 
-class Key(NamedTuple):
-    """Which world: of which kind, under which intervention, by which effect."""
+World = tuple[str, str]
+"""An intervention by its name, and its effect."""
 
-    kind: str
-    intervention: str = ""
-    effect: str = ""
+Comparison = tuple[str, str, str]
+"""An axiom, and the world in which it is tried."""
 
 
-class Drawn(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Drawn:
     """What a world shows: images, shape (B, 1, H, W), and their parents."""
 
     x: Tensor
     pa: Parents
-
-
-OBSERVED = Key("observed")
-
-_COMPARED = {
-    "null": ("composition", "observed"),
-    "reversed": ("reversibility", "observed"),
-    "counterfactual": ("minimality", "observed"),
-    "truth": ("faithfulness", "counterfactual"),
-}
-"""By kind of world: the axiom that it tries, and the kind of the world beside it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +79,7 @@ class Plan:
 
 def draw(
     generator: Generator, truth: Generator | None, batch: Batch, plan: Plan, noise: Noise
-) -> dict[Key, Drawn]:
+) -> tuple[dict[World, Drawn], dict[Comparison, tuple[Drawn, Drawn]]]:
     """Draws all worlds that the plan needs.
 
     Args:
@@ -101,41 +90,47 @@ def draw(
         noise: Their noise, as the generator abducts it.
 
     Returns:
-        The worlds by key, the observed one first.
+        The counterfactuals, and the pairs of worlds that the axioms compare.
     """
-    worlds = {OBSERVED: Drawn(batch.x, batch.pa)}
+    observed, pairs, cf = Drawn(batch.x, batch.pa), {}, {}
     if "composition" in plan.axioms:
-        worlds |= _null_worlds(generator, batch, plan.repeats)
+        for times, x in _repeated(generator, batch, plan.repeats).items():
+            pairs["composition", f"null x {times}", "direct"] = (Drawn(x, batch.pa), observed)
     if set(plan.axioms) - {"composition", "leak"}:
-        cf = _intervened(generator, batch, plan.effects, noise, "counterfactual")
-        worlds |= cf
-        if "reversibility" in plan.axioms:
-            worlds |= _reversed_worlds(generator, batch, cf)
-        if "commutativity" in plan.axioms:
-            worlds |= _ordered_worlds(generator, batch, noise)
+        cf = _intervened(generator, batch, plan.effects, noise)
+    if "minimality" in plan.axioms:
+        pairs |= {("minimality", *world): (there, observed) for world, there in cf.items()}
+    if "reversibility" in plan.axioms:
+        back = {world: _reversed(generator, batch, world, there) for world, there in cf.items()}
+        pairs |= {("reversibility", *world): (here, observed) for world, here in back.items()}
+    if "commutativity" in plan.axioms:
+        ordered = _ordered(generator, batch, noise)
+        for one, other in combinations(batch.interventions, 2):
+            if (one, other) in ordered:
+                both = (ordered[one, other], ordered[other, one])
+                pairs["commutativity", f"{one}, {other}", "direct"] = both
     if "faithfulness" in plan.axioms and truth is not None:
         own = truth.abduct(batch.x, batch.pa, index=batch.index)
-        worlds |= _intervened(truth, batch, plan.effects, own, "truth")
-    return worlds
+        true = _intervened(truth, batch, plan.effects, own)
+        pairs |= {("faithfulness", *world): (true[world], cf[world]) for world in cf}
+    return cf, pairs
 
 
-def _null_worlds(generator: Generator, batch: Batch, repeats: Sequence[int]) -> dict[Key, Drawn]:
+def _repeated(generator: Generator, batch: Batch, repeats: Sequence[int]) -> dict[int, Tensor]:
     """Abducts and predicts with the same parents, again and again."""
-    worlds, x = {}, batch.x
+    seen, x = {}, batch.x
     for times in range(1, max(repeats) + 1):
-        x = counterfactuals(generator, x, batch.pa, {}, index=batch.index)
-        if times in repeats:
-            worlds[Key("null", f"null x {times}", "direct")] = Drawn(x, batch.pa)
-    return worlds
+        seen[times] = x = counterfactuals(generator, x, batch.pa, {}, index=batch.index)
+    return {times: seen[times] for times in sorted(repeats)}
 
 
 def _intervened(
-    generator: Generator, batch: Batch, effects: Sequence[Effect], noise: Noise, kind: str
-) -> dict[Key, Drawn]:
+    generator: Generator, batch: Batch, effects: Sequence[Effect], noise: Noise
+) -> dict[World, Drawn]:
     """The counterfactuals under each intervention and effect, all from the same noise."""
     return {
-        Key(kind, label, effect): _drawn(generator, noise, batch.pa, do, effect)
-        for label, do in batch.interventions.items()
+        (name, effect): _drawn(generator, noise, batch.pa, do, effect)
+        for name, do in batch.interventions.items()
         for effect in effects
     }
 
@@ -147,19 +142,15 @@ def _drawn(
     return Drawn(generator.predict(noise, acted), acted)
 
 
-def _reversed_worlds(
-    generator: Generator, batch: Batch, cf: Mapping[Key, Drawn]
-) -> dict[Key, Drawn]:
-    """The counterfactuals of the counterfactuals, back to each patient's own values."""
-    worlds = {}
-    for key, there in cf.items():
-        noise = generator.abduct(there.x, there.pa, index=batch.index)
-        own = {name: batch.pa[name] for name in batch.interventions[key.intervention]}
-        worlds[key._replace(kind="reversed")] = _drawn(generator, noise, there.pa, own, key.effect)
-    return worlds
+def _reversed(generator: Generator, batch: Batch, world: World, there: Drawn) -> Drawn:
+    """The counterfactual of a counterfactual, back to each patient's own values."""
+    intervention, effect = world
+    noise = generator.abduct(there.x, there.pa, index=batch.index)
+    own = {name: batch.pa[name] for name in batch.interventions[intervention]}
+    return _drawn(generator, noise, there.pa, own, effect)
 
 
-def _ordered_worlds(generator: Generator, batch: Batch, noise: Noise) -> dict[Key, Drawn]:
+def _ordered(generator: Generator, batch: Batch, noise: Noise) -> dict[tuple[str, str], Drawn]:
     """One intervention after the other, in both orders, by the direct effect.
 
     By the total effect, an intervention undoes an earlier one on its descendants: the order then
@@ -171,22 +162,5 @@ def _ordered_worlds(generator: Generator, batch: Batch, noise: Noise) -> dict[Ke
         then = generator.abduct(there.x, there.pa, index=batch.index)
         for other, second in batch.interventions.items():
             if set(first).isdisjoint(second):
-                key = Key("ordered", f"{one}, {other}", "direct")
-                worlds[key] = _drawn(generator, then, there.pa, second)
+                worlds[one, other] = _drawn(generator, then, there.pa, second)
     return worlds
-
-
-def comparisons(worlds: Mapping[Key, Drawn], plan: Plan) -> dict[tuple[str, str, str], list[Key]]:
-    """Which two worlds each axiom compares: (axiom, intervention, effect) to two keys."""
-    pairs = {}
-    for key in worlds:
-        if key.kind in _COMPARED:
-            axiom, kind = _COMPARED[key.kind]
-            other = OBSERVED if kind == "observed" else key._replace(kind=kind)
-            pairs[axiom, key.intervention, key.effect] = [key, other]
-        elif key.kind == "ordered":
-            one, other = key.intervention.split(", ")
-            twin = key._replace(intervention=f"{other}, {one}")
-            if ("commutativity", twin.intervention, key.effect) not in pairs:
-                pairs["commutativity", key.intervention, key.effect] = [key, twin]
-    return {label: pair for label, pair in pairs.items() if label[0] in plan.axioms}

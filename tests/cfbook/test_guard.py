@@ -22,6 +22,7 @@ from miniature import write_chexpert, write_mimic
 from nbclient import NotebookClient
 from safetensors.torch import save
 
+from cfbook.guard.guard import inspect
 from cfbook.production.notebooks import run
 from cfchest.data import load_mimic
 from cfchest.graph import CHEST
@@ -475,6 +476,16 @@ def test_a_rendered_book_of_the_phantom_passes_until_an_image_is_added(
     copyfile(leak.image, html / "_images/added.jpg")
     assert main(["guard", "--book", str(html)]) == 2
     assert "_images/added.jpg: is not text" in capsys.readouterr().err
+
+
+def test_a_book_whose_notebook_shows_what_is_no_figure_is_refused(leak: Leak) -> None:
+    notebook = leak.cells("clean")
+    data = {"image/jpeg": said(leak.image.read_bytes())}
+    notebook.cells[1].outputs.append(nbformat.v4.new_output("display_data", data))
+
+    (found,) = inspect([("_sources/a.ipynb", nbformat.writes(notebook).encode())], book=True)
+
+    assert (found.path, found.what) == ("_sources/a.ipynb", "shows an image that is no figure")
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a repository")

@@ -293,7 +293,7 @@ def test_values_of_the_right_type_are_taken(tmp_path: Path) -> None:
     [
         ("assert size > 5", "assert size > 5;"),
         ("assert size > 5, f'only {size}'", "assert size > 5 (only 3);"),
-        ("for k in (1, 9):\n    assert (size\n            > k)", "assert (size > k);"),
+        ("for k in (1, 9):\n    assert (size\n            > k)", "assert size > k;"),
         ("import numpy as np\nnp.testing.assert_allclose(size, 4)", "np.testing.assert_allclose("),
     ],
 )

@@ -147,6 +147,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no executed notebook"):
         page(tmp_path)
     (tmp_path / "a.ipynb").write_text("{}")
+    assert table(page(tmp_path), 0)[1:] == [["a", "not recorded"]]
     (tmp_path / "a.provenance.json").write_text("[1]")
     with pytest.raises(InputError, match=r"a\.provenance\.json is not a record"):
         read_records(tmp_path)

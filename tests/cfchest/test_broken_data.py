@@ -119,12 +119,6 @@ def leaky_table(folder: Path) -> None:
     load_table(write_table(folder, split=["train", "test", "test", "test"]))
 
 
-def leaky_array(folder: Path) -> None:
-    np.savez(folder / "x.npz", images=np.zeros((4, 8, 8), np.uint8))
-    path = write_table(folder, split=["train", "test", "test", "test"])
-    load_table(path, images=folder / "x.npz")
-
-
 @pytest.mark.parametrize(
     ("load", "message"),
     [
@@ -133,7 +127,6 @@ def leaky_array(folder: Path) -> None:
         (leaky_nih, r"'00000001' is in 'train' .* line 2\) and in 'test' .* line 3\)"),
         (leaky_cache, r"'00000001' is in 'train' .* line 2\) and in 'val' .* line 3\)"),
         (leaky_table, r"'a' is in 'train' .* line 2\) and in 'test' \(mine\.csv line 3\)"),
-        (leaky_array, r"'a' is in 'train' .* line 2\) and in 'test' \(mine\.csv line 3\)"),
     ],
 )
 def test_a_published_split_that_shares_a_patient_is_refused(
@@ -275,3 +268,11 @@ def test_a_mimic_image_of_nobody_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"metadata\.csv\.gz line 2: subject_id = blank"):
         load_mimic(root, mimic_iv)
+
+
+def test_a_table_has_its_lung_sizes_in_a_column_and_may_say_na(tmp_path: Path) -> None:
+    path = write_table(tmp_path, age=["NA", "41", "nan", ""])
+
+    assert load_table(path).table.age.isna().tolist() == [True, False, True, True]
+    with pytest.raises(InputError, match=r"masks='x\.csv': a table has its lung sizes in a column"):
+        load_table(path, LoadOptions(masks="x.csv"))

@@ -24,11 +24,6 @@ from cfcore.cli import main
 MASKED = [f"CheXpert-v1.0/{row[0]}/{row[1]}/{row[2]}/{row[3]}.jpg" for row in CHEXPERT_ROWS]
 
 
-def fresh(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
 def whole(kind: str, folder: Path) -> tuple[list[str], int, int]:
     """The words that check a complete miniature, and its images and patients by its loader."""
     if kind == "chexpert":
@@ -78,9 +73,7 @@ def test_a_parent_folder_is_pointed_down_and_a_part_pointed_up(tmp_path: Path) -
 
 
 def test_of_an_empty_folder_every_file_is_named_with_its_use_and_origin(tmp_path: Path) -> None:
-    empty = fresh(tmp_path / "empty")
-
-    found = inspect_data("mimic", empty, mimic_iv=empty)
+    found = inspect_data("mimic", tmp_path, mimic_iv=tmp_path)
 
     parts = ["-metadata.csv.gz", "-chexpert.csv.gz", "-split.csv.gz", "files", "patients.csv.gz"]
     for part, problem in zip([*parts, "admissions.csv.gz"], found.problems, strict=True):
@@ -118,34 +111,32 @@ def test_what_is_not_needed_may_be_missing_and_is_said_to_be(tmp_path: Path) -> 
     assert "race: known for 0 of 9 images, white 0, asian 0, black 0" in found.lines
 
 
-def no_labels(root: Path) -> None:
-    (root / "valid.csv").unlink()
-
-
-def other_header(root: Path) -> None:
-    replace(root / "train.csv", "Pleural Effusion", "Effusion")
-
-
-def other_value(root: Path) -> None:
-    replace(root / "train.csv", "68,", "sixty-eight,")
-
-
-def no_image(root: Path) -> None:
-    (root / "train/patient00005/study1/view1_frontal.jpg").unlink()
-
-
-def half_an_image(root: Path) -> None:
-    write_broken_jpeg(root / "train/patient00005/study1/view1_frontal.jpg")
+IMAGE = "train/patient00005/study1/view1_frontal.jpg"
 
 
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (no_labels, ["has no valid.csv (sexes, ages and labels", "from https://stanfordml"]),
-        (other_header, ["train.csv line 1 lacks the column 'Pleural Effusion'", "'Effusion'"]),
-        (other_value, ["train.csv line 2: Age = 'sixty-eight', expected a number"]),
-        (no_image, ["1 of 9 images are missing", "patient00005", "train.csv line 8"]),
-        (half_an_image, ["patient00005", "cannot be decoded", "train.csv line 8"]),
+        (
+            lambda root: (root / "valid.csv").unlink(),
+            ["has no valid.csv (sexes, ages and labels", "from https://stanfordml"],
+        ),
+        (
+            lambda root: replace(root / "train.csv", "Pleural Effusion", "Effusion"),
+            ["train.csv line 1 lacks the column 'Pleural Effusion'", "'Effusion'"],
+        ),
+        (
+            lambda root: replace(root / "train.csv", "68,", "sixty-eight,"),
+            ["train.csv line 2: Age = 'sixty-eight', expected a number"],
+        ),
+        (
+            lambda root: (root / IMAGE).unlink(),
+            ["1 of 9 images are missing", "patient00005", "train.csv line 8"],
+        ),
+        (
+            lambda root: write_broken_jpeg(root / IMAGE),
+            ["patient00005", "cannot be decoded", "train.csv line 8"],
+        ),
     ],
 )
 def test_a_broken_folder_is_not_ready_and_the_place_is_named(

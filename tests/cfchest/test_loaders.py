@@ -93,17 +93,10 @@ def test_every_data_set_has_one_schema(load: Callable[[Path], Dataset], tmp_path
     assert data.report.read == len(data) + sum(
         entry.count for entry in data.report.entries if entry.effect == "dropped"
     )
-
-
-@pytest.mark.parametrize("load", LOADERS)
-def test_no_patient_is_in_two_splits(load: Callable[[Path], Dataset], tmp_path: Path) -> None:
-    table = load(tmp_path).table
-    parts = split(table, {"train": 0.4, "val": 0.3, "test": 0.3}, seed=0)
-
-    assert_disjoint(parts)
-    assert sorted(row for part in parts.values() for row in part.index) == table.index.tolist()
-    if "split" in table:
-        assert_disjoint(dict(list(table.groupby("split"))))
+    parts = split(data.table, {"train": 0.4, "val": 0.3, "test": 0.3}, seed=0)
+    assert sorted(row for part in parts.values() for row in part.index) == list(range(len(data)))
+    if published:
+        assert_disjoint(dict(list(data.table.groupby("split"))))
 
 
 def test_chexpert_is_read_as_published(tmp_path: Path) -> None:
@@ -137,16 +130,16 @@ def test_chexpert_reports_what_it_dropped_or_set_missing(tmp_path: Path) -> None
         assert line in str(report)
 
 
-@pytest.mark.parametrize(
-    ("policy", "kept", "uncertain"), [("zero", 9, 0), ("one", 9, 1), ("missing", 9, NAN)]
-)
-def test_an_uncertain_label_becomes_what_the_policy_says(
-    policy: str, kept: int, uncertain: float, tmp_path: Path
+@pytest.mark.parametrize(("policy", "value"), [("zero", 0), ("one", 1), ("missing", NAN)])
+def test_an_unclear_label_becomes_what_the_policy_says(
+    policy: str, value: float, tmp_path: Path
 ) -> None:
-    data = load_chexpert(write_chexpert(tmp_path), LoadOptions(uncertain=policy, blank="one"))
-
-    assert len(data) == kept
-    np.testing.assert_equal(column(data, "effusion")[2:4], [uncertain, 1])
+    root = write_chexpert(tmp_path)
+    for options, expected in (
+        (LoadOptions(uncertain=policy), [value, 0]),
+        (LoadOptions(blank=policy), [0, value]),
+    ):
+        np.testing.assert_equal(column(load_chexpert(root, options), "effusion")[2:4], expected)
 
 
 def test_labels_may_be_dropped(tmp_path: Path) -> None:
@@ -195,9 +188,9 @@ def test_a_mask_that_cannot_be_is_named(runs: str, tmp_path: Path) -> None:
         load_nih(write_nih(tmp_path), LoadOptions(masks=masks))
 
 
-@pytest.mark.parametrize("layout", ["core", "hosp"])
-def test_mimic_is_read_as_published(layout: str, tmp_path: Path) -> None:
-    data = load_mimic(*write_mimic(tmp_path, layout), LoadOptions(size=8))
+@pytest.mark.parametrize("load", [mimic_1, mimic_2])
+def test_mimic_is_read_as_published(load: Callable[[Path], Dataset], tmp_path: Path) -> None:
+    data = load(tmp_path)
 
     np.testing.assert_equal(column(data, "sex"), [1, 1, 0, 1, 1, 0, NAN])
     np.testing.assert_equal(column(data, "race"), [0, 0, NAN, 2, NAN, NAN, NAN])
@@ -205,13 +198,9 @@ def test_mimic_is_read_as_published(layout: str, tmp_path: Path) -> None:
     assert column(data, "patient")[:2] == ["10000032", "10000032"]
     assert column(data, "study")[1] == "53189527"
     assert set(column(data, "split")) == {"train", "validate", "test"}
-
-
-def test_mimic_ages_belong_to_the_study_not_to_the_anchor(tmp_path: Path) -> None:
-    ages = mimic_2(tmp_path).table.age
-
-    # Patient 10000032 is 52 in 2180 and comes back in 2183; 12000935 is 45 in 2187, seen in 2182.
-    np.testing.assert_equal(ages.tolist(), [52, 55, 86, 79, 40, NAN, NAN])
+    # Ages belong to the study: patient 10000032 is 52 in 2180 and comes back in 2183; 12000935 is
+    # 45 in 2187 and was seen in 2182.
+    np.testing.assert_equal(column(data, "age"), [52, 55, 86, 79, 40, NAN, NAN])
 
 
 def test_mimic_reports_what_it_dropped_or_set_missing(tmp_path: Path) -> None:
@@ -445,7 +434,7 @@ def test_a_missing_table_of_mimic_is_named(part: str, tmp_path: Path) -> None:
     root, mimic_iv = write_mimic(tmp_path)
     (root / f"mimic-cxr-2.0.0-{part}.csv.gz").unlink()
 
-    with pytest.raises(InputError, match=rf"mimic-cxr-2\.0\.0-{part}\.csv\.gz"):
+    with pytest.raises(InputError, match=rf"none of 'mimic-cxr-2\.0\.0-{part}\.csv\.gz'"):
         load_mimic(root, mimic_iv)
 
 

@@ -145,17 +145,6 @@ def test_the_log_likelihood_is_that_of_the_pixels(
     assert (kl > 0).all()
 
 
-@pytest.mark.parametrize("prior", PRIORS)
-def test_samples_follow_the_seed(prior: str, batch: tuple[Tensor, ...]) -> None:
-    _, c, _ = batch
-    image = mechanism(prior)
-
-    one, again, two = (image.sample(c, torch.Generator().manual_seed(s)) for s in (0, 0, 1))
-
-    assert torch.equal(one, again)
-    assert not torch.equal(one, two)
-
-
 def test_a_posterior_sample_differs_from_its_mean(batch: tuple[Tensor, ...]) -> None:
     x, c, _ = batch
     image = mechanism("exogenous")

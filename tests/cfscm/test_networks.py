@@ -235,13 +235,13 @@ def test_a_loss_that_is_not_finite_names_the_step(x: Tensor, cohort: Cohort) -> 
     [
         (torch.full((640,), torch.nan), "row 0"),
         (torch.full((640,), 2.0), "effusion takes one of"),
-        (torch.zeros(640, 1), "as many targets"),
+        (torch.zeros(640, 1), "as many values of effusion"),
     ],
 )
 def test_bad_targets_are_refused(x: Tensor, target: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(x, target)
-    with pytest.raises(ValueError, match="512 images need as many targets"):
+    with pytest.raises(ValueError, match="512 images need as many values of effusion"):
         next(train(small(), x[:512], target[:9], validation=(x, target), seed=0))
 
 

@@ -20,7 +20,8 @@ from cfchest.phantom import Phantom
 from cfchest.phantom.equations import fresh_detector
 from cfcore.checks import InputError
 from cfcore.cli import main
-from cfcore.graph import Variable
+from cfcore.graph import CausalGraph, Variable
+from cfcore.patients import Patients
 from cfscm.soundness import interventions_of, soundness
 from cfscm.soundness.baselines import Derived
 from cfscm.soundness.distances import agreement, shift, structural_similarity
@@ -278,6 +279,8 @@ def test_without_truth_only_the_baseline_is_beside(data: Dataset) -> None:
 def test_unknown_axioms_and_unknown_parents_are_refused(data: Dataset) -> None:
     with pytest.raises(ValueError, match="unknown axioms"):
         judge(Stamps(), data, axioms=["beauty"])
+    with pytest.raises(InputError, match="the patients have no 'image', only sex"):
+        judge(Stamps(), data, interventions=["image"])
     with pytest.raises(InputError, match="nothing to measure"):
         judge(Stamps(), data, axioms=["faithfulness"], truth=None)
     with pytest.raises(InputError, match="race"):
@@ -478,3 +481,67 @@ def test_the_oracle_has_no_noise_of_its_own() -> None:
 
     assert len(table) == 6 * len(AUDITED)
     assert (table[["sigma2_gen", "mse"]] == 0).all(axis=None)
+
+
+DEVICES = CausalGraph(
+    [
+        Variable("dose", "continuous", range=(0.0, 1.0)),
+        Variable("implant", "binary"),
+        Variable("scan", "continuous", range=(0.0, 1.0)),
+    ],
+    {"scan": ("dose", "implant")},
+)
+
+
+class Blurred:
+    """Another graph: one pixel is the dose, another the implant, of which a share stays behind."""
+
+    def __init__(self, left: float = 0.0) -> None:
+        self.left = left
+
+    def abduct(self, x: Tensor, pa: Mapping, *, index: object = None, rng: object = None) -> dict:
+        base = x.clone()
+        base[:, 0, 0, 0] -= pa["dose"]
+        base[:, 0, 0, 1] -= (1 - self.left) * pa["implant"]
+        return {"base": base}
+
+    def predict(self, noise: Mapping[str, Tensor], pa: Mapping[str, Tensor]) -> Tensor:
+        x = noise["base"].clone()
+        x[:, 0, 0, 0] += pa["dose"]
+        x[:, 0, 0, 1] += (1 - self.left) * pa["implant"]
+        return x
+
+
+class Pixel:
+    """Reads one of the two, and nothing else."""
+
+    def __init__(self, name: str) -> None:
+        self.variable, self.column = DEVICES[name], list(DEVICES).index(name)
+
+    def __call__(self, x: Tensor, pa: object = None) -> Tensor:
+        value = x[:, 0, 0, self.column]
+        return value if self.variable.kind == "continuous" else 20 * (value - 0.5)
+
+
+def test_any_parents_of_any_graph_are_tried(rng: torch.Generator) -> None:
+    base = 0.2 * torch.rand(60, 1, 16, 16, generator=rng)
+    base[:, 0, 0, :2] = 0
+    pa = {"dose": torch.rand(60, generator=rng), "implant": (torch.arange(60) % 2).float()}
+    data = Patients(Blurred().predict({"base": base}, pa), pa)
+    classifiers = {name: Pixel(name) for name in pa}
+    options = {"graph": DEVICES, "classifiers": classifiers, "audited": {"bright": brightness}}
+
+    whole, half = (
+        soundness(Blurred(left), data, truth=Blurred(), effects=["direct"], **options)
+        for left in (0.0, 0.6)
+    )
+
+    assert set(whole.axiom) == {*PAIRED, "effectiveness", "amplification", "leak"}
+    single = whole[~whole.axiom.isin(["composition", "commutativity"])]
+    assert set(single.intervention) == {"dose", "implant"}
+    read = {"axiom": "effectiveness", "intervention": "implant", "measure": "accuracy"}
+    assert pick(whole, **read) == 1 > pick(half, **read) == 0
+    assert pick(half, "oracle", **read) == 1
+    leaks = {"axiom": "leak", "intervention": "implant", "measure": "AUC"}
+    assert pick(half, **leaks) > 0.9 > pick(whole, **leaks)
+    assert pick(half, axiom="leak", intervention="dose", measure="R2") < 0.5
