@@ -11,13 +11,13 @@
 import json
 from shlex import join
 
-from cfbook.study import recipes, runs
+from cfbook.study import presets, runs
 
 NAMES = ("chexpert", "mimic", "mimic_iv", "chexpert_masks", "mimic_masks")
 FOLDERS = {name: config[name] for name in NAMES if name in config}
 PRESET = config.get("preset", "book")
 TRAININGS = int(config.get("trainings", 3))
-SIZES = recipes.on(PRESET, FOLDERS, trainings=TRAININGS)
+SIZES = presets.on(PRESET, FOLDERS, trainings=TRAININGS)
 COMMON = ["--preset", PRESET, "--device", config.get("device", "cpu")]
 COMMON += [word for name, path in FOLDERS.items() for word in (f"--{name.replace('_', '-')}", path)]
 GENERATOR = ["--generator", config["generator"]] if "generator" in config else []
@@ -25,7 +25,7 @@ GENERATOR = ["--generator", config["generator"]] if "generator" in config else [
 WHO = config.get("generator", "oracle")
 RECIPES = runs.all_recipes(SIZES)
 RUNS = {run.file: run for run in runs.all_runs(SIZES, WHO)}
-LEARNED = runs.learned_recipe(next(iter(RUNS.values())))
+LEARNED = next(iter(RUNS.values())).learned()
 NOTEBOOKS = ("setting_1", "setting_2", "setting_3", "stability", "claims")
 
 

@@ -5,8 +5,9 @@ import time
 import torch
 from stopwatch import medians
 
-from cfbook.study.generators import GeneratorRecipe, untrained
-from cfbook.study.recipes import parts, patients, preset
+from cfbook.study.cohorts import parts, phantom_cohort
+from cfbook.study.presets import preset
+from cfbook.study.recipes import GeneratorRecipe
 
 TARGET = 1500  # counterfactuals a second on two cores
 PATIENTS, WORLDS = 32, 16
@@ -16,9 +17,9 @@ def main() -> None:
     """Prints images a second, and the share of an abduction."""
     torch.set_num_threads(1)
     sizes = preset("book")
-    model = untrained(GeneratorRecipe(sizes)).eval().to(memory_format=torch.channels_last)
+    model = GeneratorRecipe(sizes).untrained().eval().to(memory_format=torch.channels_last)
     data = parts("C", sizes)["test"].take(range(PATIENTS))
-    x, pa, oracle = data[:], data.parents, patients("C", sizes).oracle
+    x, pa, oracle = data[:], data.parents, phantom_cohort("C", sizes).oracle
     index = torch.tensor(data.table.image.to_numpy())
     with torch.inference_mode():
         noise, hidden = model.abduct(x, pa), oracle.abduct(x, pa, index=index)

@@ -25,11 +25,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from cfbook.study import recipes, runs
+from cfbook.study import presets, runs
 from cfbook.study.claims import TESTS, Outcome
 from cfbook.study.design import read_design
-from cfbook.study.results import write_table
-from cfbook.study.runs import Member
+from cfbook.study.learned import write_table
+from cfbook.study.runs import PredictorId
 from cfbook.study.statistics import Study, discrimination, padded, report, responses, strata, study
 from cfcore.intervals import LARGE, SMALL, Rule, interval, rule
 from cfcore.predictions import Predictions
@@ -42,15 +42,15 @@ SHIFT, SCALE, RESPONSE, OWN = 0.5, 0.08, 0.35, 0.6  # how the logits of real tra
 RANKS = ("S_rank", "tau_b", "abs_rank_change")
 KEYS = ["part", "statistic", "of", "N"]
 
-Given = Mapping[Member, Predictions]
+Given = Mapping[PredictorId, Predictions]
 
 
-def committed() -> dict[Member, Predictions]:
+def committed() -> dict[PredictorId, Predictions]:
     """What the predictors of C say of its balanced test set."""
-    return runs.predictions(runs.Run(recipes.preset("book"), "C->C", "balanced"))
+    return runs.predictions(runs.Run(presets.preset("book"), "C->C", "balanced"))
 
 
-def draw(given: Given, size: int, rng: np.random.Generator) -> dict[Member, Predictions]:
+def draw(given: Given, size: int, rng: np.random.Generator) -> dict[PredictorId, Predictions]:
     """So many patients of the population, as all predictors see them."""
     first = next(iter(given.values()))
     rows = torch.from_numpy(rng.integers(len(first), size=size))
@@ -95,15 +95,15 @@ def hits(values: np.ndarray, truth: float, kind: Rule, left_out: Iterable[float]
 
 def three(given: Given) -> dict[str, Predictions]:
     """A predictor that is nearly calibrated, one that is biased, and one that hardly responds."""
-    basic = given[Member("basic", 0.0, 0)]
+    basic = given[PredictorId("basic", 0.0, 0)]
     observed = basic.logit_obs[:, None]
     still = replace(basic, logit_cf=observed + 0.1 * (basic.logit_cf - observed))
-    return {"basic": basic, "sex 0.95": given[Member("sex", 0.95, 0)], "steady": still}
+    return {"basic": basic, "sex 0.95": given[PredictorId("sex", 0.95, 0)], "steady": still}
 
 
 def metrics_part(samples: int) -> pd.DataFrame:
     """One training: every statistic of three predictors, and a difference, at both sizes."""
-    given = {Member(name, 0.0, 0): p for name, p in three(committed()).items()}
+    given = {PredictorId(name, 0.0, 0): p for name, p in three(committed()).items()}
     everyone = draw(given, POPULATION, np.random.default_rng(0))
     truth = study(everyone, replicates=2, rank_replicates=1).values
     rows = []
@@ -139,20 +139,20 @@ def statistics(given: Given, *, replicates: int = 300, few: int = 200, seed: int
 
 def trainings_part(samples: int) -> pd.DataFrame:
     """Several trainings: the mean of a statistic over them, by the whole rule; no ranks."""
-    member, size = Member("sex", 0.8, 0), 1000
+    member, size = PredictorId("sex", 0.8, 0), 1000
     given = {member: committed()[member]}
     rng = np.random.default_rng(1)
     every = {}
     for i in range(200):
         p = draw(given, POPULATION // 10, rng)[member]
-        every[Member("sex", 0.8, i)] = trained(p, rng)
+        every[PredictorId("sex", 0.8, i)] = trained(p, rng)
     said = [statistics({m: p}, replicates=2, few=1).values for m, p in every.items()]
     truth = {name: np.mean([values[name][0, 0] for values in said]) for name in said[0]}
     rows = []
     for sample in range(samples):
         rng = np.random.default_rng([2, sample])
         p = draw(given, size, rng)[member]
-        made = {Member("sex", 0.8, i): trained(p, rng) for i in range(5)}
+        made = {PredictorId("sex", 0.8, i): trained(p, rng) for i in range(5)}
         found = statistics(made, seed=sample)
         for count in (3, 5):
             for name, values in found.values.items():

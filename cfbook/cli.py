@@ -16,7 +16,7 @@ from cfcore.cli import imported
 from cfcore.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
-    from cfbook.study.recipes import Preset
+    from cfbook.study.presets import Preset
     from cfchest.data import Dataset
     from cfchest.folders import Folders
     from cfcore.generator import Generator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cfcore.predictor import Predictor
 
 Effect = Literal["direct", "total"]
-OFFSETS = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Source:
 
     def sizes(self, out: Path, **changes: object) -> "Preset":
         """The preset on the patients that were named, if it may be used here and written there."""
-        from cfbook.study.recipes import preset
+        from cfbook.study.presets import preset
         from cfcore.marks import check_place
         from cfcore.predictor import check_device
 
@@ -96,11 +95,11 @@ def predictor(
         seed (N): Of the training.
         images (N): Of basic: train on N images only.
     """
-    from cfbook.study.recipes import Recipe, obtain
+    from cfbook.study.recipes import PredictorRecipe
 
-    recipe = Recipe(source.sizes(out), hospital, family, strength, seed, images)
+    recipe = PredictorRecipe(source.sizes(out), hospital, family, strength, seed, images)
     check_writable(out)
-    obtain(recipe, committed=out, cache=out, device=source.device, progress=True)
+    recipe.obtain(committed=out, cache=out, device=source.device, progress=True)
     return [out / recipe.file]
 
 
@@ -160,11 +159,11 @@ def train(*, out: Path, source: Source = BOOK, hospital: str = "C", seed: int = 
         hospital (H): C or M.
         seed (N): Of the training.
     """
-    from cfbook.study.generators import GeneratorRecipe, obtain_generator
+    from cfbook.study.recipes import GeneratorRecipe
 
     recipe = GeneratorRecipe(source.sizes(out), hospital, seed)
     check_writable(out)
-    obtain_generator(recipe, committed=out, cache=out, device=source.device, progress=True)
+    recipe.obtain(committed=out, cache=out, device=source.device, progress=True)
     return [out / recipe.file]
 
 
@@ -195,7 +194,7 @@ def results(
         readings: Only compare what may be held as the noise of an image, on validation patients.
         leak: Only probe the noise for the parents that it should not know, on test patients.
     """
-    from cfbook.study import results as tables
+    from cfbook.study import learned as tables
     from cfbook.study.leak import LEAK, generator_leaks
 
     preset, seeds, count = source.sizes(out), range(generators), patients or 300
@@ -238,10 +237,10 @@ def missing(
         patients (N): Test patients.
     """
     from cfbook.study import label_free, last_figure, missing_labels
-    from cfbook.study.generators import CACHE
+    from cfbook.study.recipes import GeneratorRecipe
 
     check_writable(out)
-    preset, folder = source.sizes(out), generators or CACHE
+    preset, folder = source.sizes(out), generators or GeneratorRecipe.cache
     recipe = missing_labels.label_recipes(preset, seeds)[0]
     if part == "label-free":
         return [label_free.collect_label_free(preset, out / label_free.TABLE)]
@@ -349,8 +348,7 @@ def _audited(
     generator: str | None,
 ) -> "tuple[Dataset, Generator]":
     """The user's own table or a test set, and the generator named for it or the oracle."""
-    from cfbook.study.cohorts import test_set
-    from cfbook.study.recipes import patients
+    from cfbook.study.cohorts import held_out, phantom_cohort
     from cfchest.data import LoadOptions, load_table
     from cfchest.folders import check_given
 
@@ -366,17 +364,20 @@ def _audited(
     elif any(own.values()):
         raise InputError("images, columns and size belong to a table of your own: name it by data")
     else:
-        cohort = test_set(hospital, preset, "balanced")
-    return cohort, patients(hospital, preset).oracle if generator is None else imported(generator)
+        cohort = held_out(hospital, preset, "balanced")
+    if generator is None:
+        return cohort, phantom_cohort(hospital, preset).oracle
+    return cohort, imported(generator)
 
 
 def default_predictors(hospital: str, preset: "Preset", device: str) -> "dict[str, Predictor]":
     """The basic predictor of a preset, trained if need be, and its logit offsets."""
-    from cfbook.study.recipes import Recipe, obtain
+    from cfbook.study.recipes import PredictorRecipe
+    from cfbook.study.runs import BETAS
     from cfchest.offsets import LogitOffset
 
-    basic = obtain(Recipe(preset, hospital), device=device, progress=True)
-    return {"basic": basic, **{f"logit-{b:g}": LogitOffset(basic, b) for b in OFFSETS}}
+    basic = PredictorRecipe(preset, hospital).obtain(device=device, progress=True)
+    return {"basic": basic, **{f"logit-{b:g}": LogitOffset(basic, b) for b in BETAS}}
 
 
 def _own_predictors(words: Sequence[str]) -> "dict[str, Predictor]":

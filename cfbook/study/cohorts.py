@@ -1,24 +1,82 @@
-"""The test sets of the experiments, all drawn from the test part of a hospital."""
+"""The patients of the experiments: all of a hospital, its parts, and the test sets."""
 
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
+import torch
 
-from cfbook.study.recipes import Preset, parts
+from cfbook.study.presets import Preset
 from cfchest.balance import balanced
-from cfchest.cohorts import Seed, drop_age, drop_sex, natural
-from cfchest.data import Dataset
+from cfchest.cohorts import Seed, drop_age, drop_sex, natural, split
+from cfchest.data import Dataset, from_phantom
+from cfchest.folders import identity, radiographs
+from cfchest.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
 from cfcore.checks import InputError
 
 Kind = Literal["balanced", "natural", "shares-sex", "shares-age"]
 
+IMAGES = Path("runs") / "cache"
 SHARED = 0.9  # the strength of a bias that a test set shares with training
 TOLERANCE = 0.01  # how far the prevalence of a balanced set may be from that of training
 
 
-def test_set(hospital: str, preset: Preset, kind: Kind) -> Dataset:
-    """A test set of a hospital.
+def cohort_facts(hospital: str, preset: Preset | None = None) -> list[object]:
+    """What tells the patients of a hospital from all others, ready for JSON.
+
+    No patient is drawn and no image is decoded for it. The patients of the phantom are known by
+    its coefficients, since its drawing is frozen, and a test keeps it so; real ones by
+    :func:`cfchest.folders.identity`.
+
+    Args:
+        hospital: The hospital, ``"C"`` or ``"M"``.
+        preset: Whose images they are; by default the phantom's.
+    """
+    if preset is None or preset.folders is None:
+        return [asdict(COEFFICIENTS), asdict(HOSPITALS[hospital])]
+    return [identity(hospital, preset.folders, preset.size)]
+
+
+@cache
+def phantom_cohort(hospital: str, preset: Preset) -> Cohort:
+    """All patients of a hospital of the phantom, with their oracle."""
+    if preset.folders is not None:
+        raise InputError(f"the patients of preset {preset.name} are real and have no oracle")
+    count = preset.train + preset.validation + preset.test
+    return Phantom(preset.size).sample(count, hospital=hospital, seed=preset.cohort)
+
+
+def all_images(hospital: str, preset: Preset) -> Dataset:
+    """All images of a hospital: rendered when asked for, or decoded once and read from a file."""
+    if preset.folders is None:
+        return from_phantom(phantom_cohort(hospital, preset))
+    data = radiographs(hospital, preset.folders, preset.size)
+    return data.cached(IMAGES.absolute(), workers=torch.get_num_threads())
+
+
+@cache
+def parts(hospital: str, preset: Preset) -> dict[str, Dataset]:
+    """The patients of a hospital, split into ``train``, ``validation`` and ``test``.
+
+    No patient is in two of them. Sex, age and label of each image are known.
+
+    Example:
+        >>> from cfbook.study.presets import preset
+        >>> {name: len(part) for name, part in parts("C", preset("smoke")).items()}
+        {'train': 800, 'validation': 200, 'test': 600}
+    """
+    data = all_images(hospital, preset)
+    sizes = {name: getattr(preset, name) for name in ("train", "validation", "test")}
+    shares = {name: size / sum(sizes.values()) for name, size in sizes.items()}
+    tables = split(data.table, shares, seed=preset.cohort)
+    return {name: data.select(table) for name, table in tables.items()}
+
+
+def held_out(hospital: str, preset: Preset, kind: Kind) -> Dataset:
+    """A test set, drawn from the test part of a hospital.
 
     ================ ==========================================================================
     kind             images
@@ -38,8 +96,8 @@ def test_set(hospital: str, preset: Preset, kind: Kind) -> Dataset:
         kind: Which test set.
 
     Example:
-        >>> from cfbook.study.recipes import preset
-        >>> data = test_set("C", preset("smoke"), "balanced")
+        >>> from cfbook.study.presets import preset
+        >>> data = held_out("C", preset("smoke"), "balanced")
         >>> len(data), data.table.groupby("sex").effusion.mean().round(3).tolist()
         (200, [0.32, 0.32])
     """
@@ -59,14 +117,11 @@ def test_set(hospital: str, preset: Preset, kind: Kind) -> Dataset:
     if kind == "balanced":
         return test.select(table)
     rng = np.random.default_rng(preset.cohort)
-    pool = natural(population(test.table, kind, seed=rng), seed=rng, per=per)
+    pool = natural(_population(test.table, kind, seed=rng), seed=rng, per=per)
     return test.select(natural(pool, seed=rng, n=min(len(table), len(pool))))
 
 
-test_set.__test__ = False  # pytest goes by the name
-
-
-def population(table: pd.DataFrame, kind: Kind, *, seed: Seed) -> pd.DataFrame:
+def _population(table: pd.DataFrame, kind: Kind, *, seed: Seed) -> pd.DataFrame:
     """Those of a test part from whom a test set is drawn: all, or those whom a bias leaves."""
     if kind == "shares-sex":
         return drop_sex(table, SHARED, seed=seed)

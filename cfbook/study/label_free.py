@@ -12,14 +12,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from cfbook.study.cohorts import test_set
-from cfbook.study.generators import GeneratorRecipe, obtain_generator
-from cfbook.study.learned import RESULTS
-from cfbook.study.partial import PartialRecipe, obtain_partial
-from cfbook.study.probes import judges, obtain_judge
-from cfbook.study.recipes import Preset, obtain
-from cfbook.study.results import write_table
-from cfbook.study.runs import Member, Run
+from cfbook.study.cohorts import held_out
+from cfbook.study.learned import RESULTS, write_table
+from cfbook.study.partial import PartialRecipe
+from cfbook.study.presets import Preset
+from cfbook.study.recipes import GeneratorRecipe, probes
+from cfbook.study.runs import PredictorId, Run
 from cfbook.study.statistics import KEYS, study
 from cfchest.data import Dataset
 from cfchest.graph import paper_grid
@@ -61,19 +59,19 @@ def guessers(preset: Preset) -> tuple[str, dict[str, Generator]]:
 
     With the preset ``curve`` it is the one that learned from partly labelled images, and fills the
     label in by its own parent predictors. Otherwise it is that of the experiments, which has none:
-    it takes the label from the judge of effusion, which learned from other patients, or takes
+    it takes the label from the probe of effusion, which learned from other patients, or takes
     everybody for healthy.
     """
     if preset.name == "curve":
         recipe = PartialRecipe(preset, gradient="earlier")  # the one that is kept
-        return recipe.name, {"imputed by the generator": obtain_partial(recipe)}
-    recipe, reader = GeneratorRecipe(preset), obtain_judge(judges(preset)["effusion"])
+        return recipe.name, {"imputed by the generator": recipe.obtain()}
+    recipe, reader = GeneratorRecipe(preset), probes(preset)["effusion"].obtain()
     guesses = {
         "imputed by a classifier": lambda x: (reader(x, {}) > 0).float(),
         "everybody taken for healthy": lambda x: torch.zeros(len(x)),
     }
-    model = obtain_generator(recipe)
-    return recipe.name, {labels: Guessing(model, guess=guess) for labels, guess in guesses.items()}
+    model = recipe.obtain()
+    return recipe.name, {labels: Guessing(model, guess) for labels, guess in guesses.items()}
 
 
 def stability_by_label(preset: Preset) -> pd.DataFrame:
@@ -90,10 +88,10 @@ def stability_by_label(preset: Preset) -> pd.DataFrame:
         that are as recorded: ``preset, generator, labels, right, patients, family, strength, seed,
         S_var_sex, S_var_age, score_sex, score_age``.
     """
-    data = test_set("C", preset, "balanced")
+    data = held_out("C", preset, "balanced")
     hidden = data.select(data.table.assign(effusion=torch.nan))
     readers = {
-        member: obtain(recipe)
+        member: recipe.obtain()
         for member, recipe in Run(preset, "C->C", "balanced").recipes().items()
         if member.seed == 0 and not member.family.startswith("control")
     }
@@ -119,7 +117,7 @@ def share_right(model: Generator, hidden: Dataset, data: Dataset) -> float:
 
 
 def responses(
-    model: Generator, readers: Mapping[Member, Predictor], rows: Dataset, data: Dataset
+    model: Generator, readers: Mapping[PredictorId, Predictor], rows: Dataset, data: Dataset
 ) -> pd.DataFrame:
     """How each predictor answers to sex and age, by worlds and by groups.
 

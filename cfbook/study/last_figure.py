@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cfbook.study.partial import PartialRecipe, obtain_partial
-from cfbook.study.recipes import parts
-from cfbook.study.recipes import patients as everyone
+from cfbook.study.cohorts import parts, phantom_cohort
+from cfbook.study.partial import PartialRecipe
 from cfchest.data import Dataset
 from cfchest.graph import CHEST
 from cfcore.files import write_atomically
@@ -106,8 +105,8 @@ def collect_examples(recipe: PartialRecipe, path: Path, *, folder: Path) -> Path
     """
     from safetensors.torch import save
 
-    model, preset = obtain_partial(recipe, cache=folder), recipe.preset
-    everybody, oracle = parts("C", preset)["test"], everyone("C", preset).oracle
+    model, preset = recipe.obtain(cache=folder), recipe.preset
+    everybody, oracle = parts("C", preset)["test"], phantom_cohort("C", preset).oracle
     learned, true, rows = examples(model, oracle, everybody)
     panels = {"learned": learned, "true": true, "rows": torch.tensor(rows)}
     return write_atomically(path, save(panels))

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from cfbook.study.generators import GeneratorRecipe, obtain_generator
-from cfbook.study.recipes import Preset, parts
-from cfbook.study.recipes import patients as everyone
+from cfbook.study.cohorts import parts, phantom_cohort
+from cfbook.study.presets import Preset
+from cfbook.study.recipes import GeneratorRecipe
 from cfchest.graph import CHEST
 from cfscm.soundness.baselines import Identity
 from cfscm.soundness.leak import leak_table
@@ -25,6 +25,9 @@ def generator_leaks(preset: Preset, seeds: Iterable[int], *, patients: int = 200
     Returns:
         See :func:`.leak_table`; the ``image`` is what a generator that takes it for the noise has.
     """
-    truth, data = everyone("C", preset).oracle, parts("C", preset)["test"].take(range(patients))
-    made = {f"learned-{s}": obtain_generator(GeneratorRecipe(preset, seed=s)) for s in seeds}
+    truth, data = (
+        phantom_cohort("C", preset).oracle,
+        parts("C", preset)["test"].take(range(patients)),
+    )
+    made = {f"learned-{s}": GeneratorRecipe(preset, seed=s).obtain() for s in seeds}
     return leak_table({**made, "oracle": truth, "image": Identity(truth)}, data, graph=CHEST)

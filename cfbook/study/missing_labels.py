@@ -13,11 +13,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from cfbook.study.partial import PartialRecipe, obtain_partial
-from cfbook.study.probes import judges, obtain_judge
-from cfbook.study.recipes import Preset, Recipe, obtain, parts
-from cfbook.study.recipes import patients as everyone
-from cfbook.study.results import TRIED, write_table
+from cfbook.study.cohorts import parts, phantom_cohort
+from cfbook.study.learned import TRIED, write_table
+from cfbook.study.partial import PartialRecipe
+from cfbook.study.presets import Preset
+from cfbook.study.recipes import PredictorRecipe, probes
 from cfchest.data import Dataset
 from cfchest.graph import CHEST, paper_grid
 from cfchest.phantom.equations import fresh_detector
@@ -63,7 +63,7 @@ def tried(model: Generator, preset: Preset, patients: int = 300) -> pd.DataFrame
 
     Args:
         model: The generator.
-        preset: The sizes, by which judges and the audited predictor are found.
+        preset: The sizes, by which probes and the audited predictor are found.
         patients: How many test patients.
 
     Returns:
@@ -75,7 +75,7 @@ def tried(model: Generator, preset: Preset, patients: int = 300) -> pd.DataFrame
 @cache
 def beside(preset: Preset, patients: int) -> pd.DataFrame:
     """The same measures of doing nothing, of the truth and of the truth with fresh noise."""
-    truth = everyone("C", preset).oracle
+    truth = phantom_cohort("C", preset).oracle
     derived = {
         "identity": Identity(truth),
         "oracle": truth,
@@ -86,9 +86,9 @@ def beside(preset: Preset, patients: int) -> pd.DataFrame:
 
 
 def _measures(model: Generator, preset: Preset, patients: int) -> pd.DataFrame:
-    data, truth = trial_patients(preset, patients), everyone("C", preset).oracle
-    readers = {name: obtain_judge(judge) for name, judge in judges(preset).items()}
-    audited = {"basic": obtain(Recipe(preset)), "strong": readers["effusion"]}
+    data, truth = trial_patients(preset, patients), phantom_cohort("C", preset).oracle
+    readers = {name: probe.obtain() for name, probe in probes(preset).items()}
+    audited = {"basic": PredictorRecipe(preset).obtain(), "strong": readers["effusion"]}
     table = soundness(
         model,
         data,
@@ -136,7 +136,7 @@ def facts(recipe: PartialRecipe) -> dict[str, object]:
 
 def curve_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
     """The generators of the curve: with images that have no label, and without."""
-    ours = [PartialRecipe(preset, f, seed=seed) for seed in seeds for f in FRACTIONS]
+    ours = [PartialRecipe(preset, seed=seed, fraction=f) for seed in seeds for f in FRACTIONS]
     return ours + [replace(r, unlabelled=False) for r in ours if r.fraction < 1]
 
 
@@ -155,7 +155,7 @@ def trust_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
 def stage_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
     """The generators of the ablation, fully labelled."""
     return [
-        PartialRecipe(preset, 1.0, consistency=stage, seed=seed)
+        PartialRecipe(preset, seed=seed, fraction=1.0, consistency=stage)
         for seed in seeds
         for stage in STAGES.values()
     ]
@@ -183,7 +183,7 @@ def collect_trials(
     done = {file for table in tables for file in table.generator}
     for recipe in recipes:
         if recipe.file not in done:
-            found = tried(obtain_partial(recipe, cache=folder), recipe.preset, patients)
+            found = tried(recipe.obtain(cache=folder), recipe.preset, patients)
             about = facts(recipe) | {"patients": patients}
             tables.append(found.assign(generator=recipe.file, **about))
             write_table(pd.concat(tables), path)
@@ -285,8 +285,8 @@ def collect_model(recipe: PartialRecipe, out: Path, data: Dataset, *, folder: Pa
     Returns:
         The two files that were written.
     """
-    model = obtain_partial(recipe, cache=folder)
-    changes = hidden_metrics(model, obtain(Recipe(recipe.preset)), data)
+    model = recipe.obtain(cache=folder)
+    changes = hidden_metrics(model, PredictorRecipe(recipe.preset).obtain(), data)
     return [
         write_table(imputation(model, data).assign(patients=len(data)), out / IMPUTED),
         write_table(changes, out / METRICS),

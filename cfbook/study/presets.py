@@ -14,9 +14,6 @@ from cfscm.networks import PredictorConfig
 from cfscm.semisupervised import Labelled
 from cfscm.training import FittingConfig, TrainingConfig
 
-DECISIVE = ("name", "size", "train", "validation", "test", "cohort", "network", "training")
-"""What of a preset decides the weights of a predictor."""
-
 
 @dataclass(frozen=True)
 class Preset:
@@ -63,11 +60,8 @@ class Preset:
         if self.trainings < 1:
             raise InputError(f"each predictor is trained once or more, not {self.trainings} times")
 
-    @property
-    def restricted(self) -> tuple[str, ...]:
-        """Whose real patients they are, by names in :mod:`cfcore.marks`."""
-        return () if self.folders is None else self.folders.restricted
 
+_IMAGE = ImageConfig(latents=(0, 0, 0), code=32, headroom=0.03, prior="regressed")
 
 PRESETS: Mapping[str, Preset] = {
     "smoke": Preset(
@@ -90,15 +84,7 @@ PRESETS: Mapping[str, Preset] = {
         8_000,
         1_000,
         2_000,
-        image=ImageConfig(
-            size=32,
-            widths=(32, 48),
-            latents=(0, 0),
-            code=24,
-            embedding=32,
-            headroom=0.03,
-            prior="regressed",
-        ),
+        image=replace(_IMAGE, size=32, widths=(32, 48), latents=(0, 0), code=24, embedding=32),
         fitting=FittingConfig(steps=1_200, batch=32),
         objective=Labelled(start=4.0),
     ),
@@ -109,7 +95,7 @@ PRESETS: Mapping[str, Preset] = {
         1_000,
         4_000,
         patients=1_000,
-        image=ImageConfig(latents=(0, 0, 0), code=32, headroom=0.03, prior="regressed"),
+        image=_IMAGE,
         fitting=FittingConfig(steps=5_000, batch=32),
         objective=Labelled(start=4.0),
     ),
@@ -121,14 +107,7 @@ PRESETS: Mapping[str, Preset] = {
         20,
         network=PredictorConfig("effusion", "densenet121", width=64),
         training=TrainingConfig(epochs=20, learning_rate=1e-3, shift=8),
-        image=ImageConfig(
-            size=224,
-            widths=(64, 96, 128, 128),
-            latents=(0, 0, 0, 0),
-            code=64,
-            headroom=0.03,
-            prior="regressed",
-        ),
+        image=replace(_IMAGE, size=224, widths=(64, 96, 128, 128), latents=(0, 0, 0, 0), code=64),
         fitting=FittingConfig(steps=60_000, batch=64, shift=7),
         objective=Labelled(start=4.0),
         folders=Folders(),
@@ -136,15 +115,15 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
-def preset(name: str, **changes: object) -> Preset:
-    """Look a preset up by name, perhaps with some of its sizes changed.
+def preset(name: str) -> Preset:
+    """Look a preset up by name.
 
-    ``preset("paper", folders=Folders(chexpert=...))`` is the paper's experiment; any other preset
-    with folders is that experiment on real patients, smaller.
+    With ``dataclasses.replace(preset("paper"), folders=Folders(chexpert=...))`` it is the paper's
+    experiment; any other preset with folders is that experiment on real patients, smaller.
 
     Example:
-        >>> preset("book", train=500).train
-        500
+        >>> preset("book").train
+        8000
         >>> preset("novel")
         Traceback (most recent call last):
         ...
@@ -152,16 +131,16 @@ def preset(name: str, **changes: object) -> Preset:
     """
     if name not in PRESETS:
         raise InputError(f"there is no preset {name!r}, only {', '.join(PRESETS)}")
-    return replace(PRESETS[name], **changes)
+    return PRESETS[name]
 
 
-def on(name: str, data: Mapping[str, str], **changes: object) -> Preset:
+def on(name: str, data: Mapping[str, str], *, trainings: int = 3) -> Preset:
     """A preset on the folders of real data, or on the phantom if there are none.
 
     Args:
         name: The name of the preset.
         data: Folders by their names in :class:`~cfchest.folders.Folders`.
-        **changes: What else to change.
+        trainings: How often each predictor is trained.
 
     Example:
         >>> on("smoke", {}).folders is None, on("smoke", {"chexpert": "DIR"}).folders.chexpert
@@ -170,4 +149,5 @@ def on(name: str, data: Mapping[str, str], **changes: object) -> Preset:
     unknown = set(data) - {each.name for each in fields(Folders)}
     if unknown:
         raise InputError(f"there is no folder {sorted(unknown)[0]!r}", column="data")
-    return preset(name, **(changes | ({"folders": Folders(**data)} if data else {})))
+    found = replace(preset(name), trainings=trainings)
+    return replace(found, folders=Folders(**data)) if data else found

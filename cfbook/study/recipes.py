@@ -1,43 +1,188 @@
-"""How each predictor of the experiments is made, and where it is found once it has been."""
+"""How each network of the experiments is made, and where it is found once it has been."""
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Generic, Literal, TypeVar, get_args
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import nn
 
 from cfbook.paths import DATA
-from cfbook.study.artefacts import found_or_made
-from cfbook.study.presets import DECISIVE
-from cfbook.study.presets import PRESETS as PRESETS
-from cfbook.study.presets import Preset as Preset
-from cfbook.study.presets import on as on
-from cfbook.study.presets import preset as preset
-from cfchest.cohorts import drop_age, drop_sex, match_size, split
+from cfbook.study.cohorts import cohort_facts, parts
+from cfbook.study.presets import Preset
+from cfchest.cohorts import drop_age, drop_sex, match_size
 from cfchest.data import Dataset, from_phantom
-from cfchest.folders import identity, radiographs
+from cfchest.folders import Folders
 from cfchest.graph import CHEST
-from cfchest.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
+from cfchest.phantom import HOSPITALS, Phantom
 from cfcore.checks import InputError
 from cfcore.marks import check_place, marked
-from cfscm.networks import ImageNetwork, build, load, save
-from cfscm.training import Images, train
+from cfscm import networks
+from cfscm.image import ImageMechanism
+from cfscm.inference import InferenceConfig
+from cfscm.model import DeepSCM, load_model, save_model
+from cfscm.networks import ImageNetwork, PredictorConfig
+from cfscm.training import Images, TrainingConfig, fit, train
 
 Family = Literal["basic", "sex", "age", "control sex", "control age"]
+Module = TypeVar("Module", bound=nn.Module)
 
-COMMITTED = DATA / "predictors"
-CACHE = Path("runs") / "predictors"
-IMAGES = Path("runs") / "cache"
+DECISIVE = ("name", "size", "train", "validation", "test", "cohort", "network", "training")
+"""What of a preset decides the weights of a predictor."""
+
+APART = 2  # added to the seed of the patients of probes: those of the experiments are other ones
+
+
+class Recipe:
+    """How something is made, and the name of the file in which it is found once it has been.
+
+    The file is named by a hash of facts alone: nobody is drawn and no image is decoded to find it.
+    The code that makes it is not hashed, since a change of a comment would orphan every file.
+
+    Attributes:
+        preset: The sizes.
+        name: What it is called in tables.
+        facts: All that decides what is in the file, ready for JSON.
+        sized: Whether the name of the preset is part of the file name.
+    """
+
+    preset: Preset
+    name: str
+    facts: object
+    sized: ClassVar[bool] = True
+
+    @property
+    def digest(self) -> str:
+        """The hash of the facts."""
+        text = json.dumps(self.facts, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def file(self) -> str:
+        """The file name."""
+        size = f"{self.preset.name}-" if self.sized else ""
+        return f"{size}{self.name}-{self.digest}.safetensors".replace(" ", "-")
+
+
+class NetworkRecipe(Recipe, Generic[Module]):
+    """How a network is trained, by the method ``_trained``, which also returns notes about it.
+
+    Attributes:
+        committed: The folder of those that come with the project.
+        cache: The folder of those that were trained here.
+        load: Reads one, in evaluation mode, on the CPU.
+        seed: The seed of its training.
+    """
+
+    committed: ClassVar[Path]
+    cache: ClassVar[Path]
+    load: ClassVar[Callable[[Path], nn.Module]]
+    seed: int
+
+    @property
+    def folders(self) -> Folders | None:
+        """Where the real patients are; None for the phantom's."""
+        return self.preset.folders
+
+    def seen(self, data: Dataset) -> Images:
+        """What it learns from: rendered images in memory, real ones left where they are."""
+        return data[:] if self.folders is None else data
+
+    def obtain(
+        self,
+        *,
+        committed: Path | None = None,
+        cache: Path | None = None,
+        device: str = "cpu",
+        progress: bool = False,
+    ) -> Module:
+        """The network: from the project's data, from earlier runs, or trained now.
+
+        Args:
+            committed: The folder of those that come with the project, if it is another one.
+            cache: The folder of those that were trained here, if it is another one.
+            device: Where to train.
+            progress: Whether to show progress bars while training.
+
+        Returns:
+            The network, on the CPU and in evaluation mode.
+        """
+        kept, path = (committed or self.committed) / self.file, (cache or self.cache) / self.file
+        if kept.is_file():
+            return self.load(kept)
+        try:
+            return self.load(path)
+        except (FileNotFoundError, InputError):  # never made, or not to its end
+            return self.make(path, device=device, progress=progress).eval()
+
+    def make(self, path: Path, *, device: str = "cpu", progress: bool = False) -> Module:
+        """Train the network and keep it at ``path``; checkpoints are beside it until the end."""
+        check_place(path, self._sources)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        module, notes = self._trained(path, device=device, progress=progress)
+        self._keep(module.cpu(), path, notes)
+        for checkpoint in path.parent.glob(f"{path.stem}.*checkpoint.safetensors"):
+            checkpoint.unlink()
+        return module
+
+    @property
+    def _sources(self) -> tuple[str, ...]:
+        return () if self.folders is None else self.folders.restricted
+
+    def _keep(self, module: Module, path: Path, notes: dict[str, object]) -> None:
+        save = networks.save if isinstance(module, ImageNetwork) else save_model
+        save(module, path, seed=self.seed, notes=notes | marked(self._sources))
+
+
+class ReaderRecipe(NetworkRecipe[ImageNetwork]):
+    """How a classifier of images is trained, on its ``data()``.
+
+    Attributes:
+        network: What it is made of.
+        training: How it is trained.
+    """
+
+    sized: ClassVar[bool] = False
+    load = staticmethod(partial(networks.load, graph=CHEST))
+    network: PredictorConfig
+    training: TrainingConfig
+
+    def _trained(self, path: Path, *, device: str, progress: bool) -> tuple[ImageNetwork, dict]:
+        """Train it; if that fails, keep the best weights until then as ``*.failed.safetensors``."""
+        name, both = self.network.variable, self.data()
+        examples, validation = ((self.seen(d), d.parents[name]) for d in both)
+        reader = networks.build(self.network, seed=self.seed, graph=CHEST)
+        epochs = train(
+            reader,
+            *examples,
+            validation=validation,
+            seed=self.seed,
+            config=self.training,
+            device=device,
+            progress=progress,
+        )
+        history: list[dict[str, object]] = []
+        notes = {"recipe": self.facts[0], "images": len(both[0]), "history": history}
+        try:
+            history.extend(asdict(epoch) for epoch in epochs)
+        except Exception as error:
+            failed = path.with_name(f"{path.stem}.failed.safetensors")
+            self._keep(reader, failed, notes | {"error": str(error)})
+            error.add_note(f"the best weights until then are in {failed}")
+            raise
+        return reader, notes
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PredictorRecipe(ReaderRecipe):
     """How one predictor is made.
+
+    Training stops on the unbiased validation part, whatever the bias of the training set.
 
     Args:
         preset: The sizes.
@@ -50,11 +195,10 @@ class Recipe:
         images: For ``"basic"`` only: how many training images to use, by default all.
 
     Example:
-        >>> Recipe(preset("book"), "C", "sex", 0.95).name
-        'C-sex-0.95-seed0'
-        >>> Recipe(preset("book"), "C", "control sex", 0.95).name
+        >>> from cfbook.study.presets import preset
+        >>> PredictorRecipe(preset("book"), "C", "control sex", 0.95).name
         'C-control-sex-0.95-seed0'
-        >>> Recipe(preset("book"), "C", "sex")
+        >>> PredictorRecipe(preset("book"), "C", "sex")
         Traceback (most recent call last):
         ...
         cfcore.checks.InputError: bias by sex needs a strength in (0, 1], not 0.0
@@ -67,6 +211,9 @@ class Recipe:
     seed: int = 0
     images: int | None = None
 
+    committed: ClassVar[Path] = DATA / "predictors"
+    cache: ClassVar[Path] = Path("runs") / "predictors"
+
     def __post_init__(self) -> None:
         if self.family not in get_args(Family):
             raise InputError(f"family must be one of {get_args(Family)}, not {self.family!r}")
@@ -75,9 +222,8 @@ class Recipe:
         if self.family == "basic" and self.strength:
             raise InputError(f"a basic predictor has no bias, but strength is {self.strength}")
         if self.family != "basic" and not 0 < self.strength <= 1:
-            raise InputError(
-                f"bias by {self.family} needs a strength in (0, 1], not {self.strength}"
-            )
+            needs = f"bias by {self.family} needs a strength in (0, 1]"
+            raise InputError(f"{needs}, not {self.strength}")
         if self.images is not None and self.images < 1:
             raise InputError(f"{self.images} training images are too few")
         if self.seed < 0:
@@ -94,167 +240,177 @@ class Recipe:
         return f"{self.hospital}-{family}{bias}{size}-seed{self.seed}"
 
     @property
-    def facts(self) -> dict[str, object]:
-        """What decides the weights: nothing about test sets, folders and generators."""
+    def facts(self) -> list[object]:
+        """The recipe and the patients: nothing about test sets, folders and generators."""
         facts = asdict(self)
         facts["preset"] = {name: facts["preset"][name] for name in DECISIVE}
-        return facts
+        return [facts, *cohort_facts(self.hospital, self.preset)]
 
     @property
-    def digest(self) -> str:
-        """A hash of the recipe and of the patients, by which its file is named.
-
-        No patient is drawn and no image is decoded for it. The patients of the phantom are known by
-        its coefficients, since its drawing is frozen, and a test keeps it so; real ones by
-        :func:`cfchest.folders.identity`. The training code is not hashed, since a change of a
-        comment there would orphan every predictor.
-        """
-        folders, size = self.preset.folders, self.preset.size
-        if folders is None:
-            patients = [asdict(COEFFICIENTS), asdict(HOSPITALS[self.hospital])]
-        else:
-            patients = [identity(self.hospital, folders, size)]
-        facts = json.dumps([self.facts, *patients], sort_keys=True)
-        return hashlib.sha256(facts.encode()).hexdigest()[:12]
+    def network(self) -> PredictorConfig:
+        """What it is made of."""
+        return self.preset.network
 
     @property
-    def file(self) -> str:
-        """The file name of its weights."""
-        return f"{self.name}-{self.digest}.safetensors"
+    def training(self) -> TrainingConfig:
+        """How it is trained."""
+        return self.preset.training
+
+    def data(self) -> tuple[Dataset, Dataset]:
+        """The patients it learns from, and those on whom training stops."""
+        found = parts(self.hospital, self.preset)
+        kept = self.training_table(found["train"].table)
+        return found["train"].select(kept), found["validation"]
+
+    def training_table(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a training table that it keeps."""
+        if self.family.startswith("control "):
+            biased = replace(self, family=self.family.removeprefix("control "))
+            return match_size(table, len(biased.training_table(table)), seed=self.seed)
+        if self.family != "basic":
+            drop = {"sex": drop_sex, "age": drop_age}[self.family]
+            return drop(table, self.strength, seed=self.seed)
+        if self.images is None:
+            return table
+        if self.images > len(table):
+            raise InputError(f"{self.images} training images asked for, {len(table)} are there")
+        return match_size(table, self.images, seed=self.seed)
 
 
-@cache
-def patients(hospital: str, preset: Preset) -> Cohort:
-    """All patients of a hospital of the phantom, with their oracle."""
-    if preset.folders is not None:
-        raise InputError(f"the patients of preset {preset.name} are real and have no oracle")
-    count = preset.train + preset.validation + preset.test
-    return Phantom(preset.size).sample(count, hospital=hospital, seed=preset.cohort)
+@dataclass(frozen=True)
+class Probe(ReaderRecipe):
+    """How a classifier of one parent is made, which no generator or audited predictor saw.
+
+    Its patients are the phantom's, and others than those of the experiments.
+
+    Args:
+        variable: What it reads from an image.
+        images: How many images it learns from; training stops on a tenth as many others.
+        size: Their side in pixels.
+        cohort: The seed of its patients.
+        network: What it is made of.
+        training: How it is trained.
+        hospital: Where its patients are.
+        seed: The seed of its weights.
+    """
+
+    variable: str
+    images: int
+    size: int
+    cohort: int
+    network: PredictorConfig = field(default_factory=PredictorConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    hospital: str = "C"
+    seed: int = 100
+
+    committed: ClassVar[Path] = DATA / "judges"
+    cache: ClassVar[Path] = Path("runs") / "judges"
+    folders: ClassVar[None] = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in files."""
+        return f"{self.hospital}-{self.variable}"
+
+    @property
+    def facts(self) -> list[object]:
+        """All that decides the weights."""
+        return [asdict(self), *cohort_facts(self.hospital)]
+
+    def data(self) -> tuple[Dataset, Dataset]:
+        """The patients it learns from, and those on whom training stops."""
+        count = self.images + self.images // 10
+        cohort = Phantom(self.size).sample(count, hospital=self.hospital, seed=self.cohort)
+        data = from_phantom(cohort)
+        return data.take(range(self.images)), data.take(range(self.images, count))
 
 
-def everyone(hospital: str, preset: Preset) -> Dataset:
-    """All images of a hospital: rendered when asked for, or decoded once and read from a file."""
-    if preset.folders is None:
-        return from_phantom(patients(hospital, preset))
-    data = radiographs(hospital, preset.folders, preset.size)
-    return data.cached(IMAGES.absolute(), workers=torch.get_num_threads())
+def probes(preset: Preset) -> Mapping[str, Probe]:
+    """The probes of a preset, by what they read: sex, age, race and effusion.
+
+    That of effusion is wider than the audited predictors and learns from three times as many
+    images: the stronger of the two through whose eyes a counterfactual is compared with the truth.
+    """
+    where, width = (preset.size, preset.cohort + APART), preset.network.width
+    made = {
+        name: Probe(name, preset.train, *where, PredictorConfig(name, width=width))
+        for name in ("sex", "age", "race")
+    }
+    strong = PredictorConfig("effusion", width=2 * width)
+    training = TrainingConfig(preset.training.epochs)
+    return made | {"effusion": Probe("effusion", 3 * preset.train, *where, strong, training)}
 
 
-@cache
-def parts(hospital: str, preset: Preset) -> dict[str, Dataset]:
-    """The patients of a hospital, split into ``train``, ``validation`` and ``test``.
+@dataclass(frozen=True)
+class GeneratorRecipe(NetworkRecipe[DeepSCM]):
+    """How one generator is made; a training that was killed goes on from its last checkpoint.
 
-    No patient is in two of them. Sex, age and label of each image are known.
+    Args:
+        preset: The sizes, and what the generator is made of.
+        hospital: Where it is trained; in the paper always ``"C"``.
+        seed: The seed of the weights, of the order of images and of the draws.
 
     Example:
-        >>> {name: len(part) for name, part in parts("C", preset("smoke")).items()}
-        {'train': 800, 'validation': 200, 'test': 600}
+        >>> from cfbook.study.presets import preset
+        >>> GeneratorRecipe(preset("book"), seed=1).name
+        'learned-C-seed1'
     """
-    data = everyone(hospital, preset)
-    sizes = {name: getattr(preset, name) for name in ("train", "validation", "test")}
-    shares = {name: size / sum(sizes.values()) for name, size in sizes.items()}
-    tables = split(data.table, shares, seed=preset.cohort)
-    return {name: data.select(table) for name, table in tables.items()}
 
+    preset: Preset
+    hospital: str = "C"
+    seed: int = 0
 
-def training_table(recipe: Recipe, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a training table that a recipe keeps."""
-    if recipe.family.startswith("control "):
-        biased = replace(recipe, family=recipe.family.removeprefix("control "))
-        return match_size(table, len(training_table(biased, table)), seed=recipe.seed)
-    if recipe.family == "sex":
-        return drop_sex(table, recipe.strength, seed=recipe.seed)
-    if recipe.family == "age":
-        return drop_age(table, recipe.strength, seed=recipe.seed)
-    if recipe.images is None:
-        return table
-    if recipe.images > len(table):
-        raise InputError(f"{recipe.images} training images asked for, {len(table)} are there")
-    return match_size(table, recipe.images, seed=recipe.seed)
+    committed: ClassVar[Path] = DATA / "generators"
+    cache: ClassVar[Path] = Path("runs") / "generators"
+    load = staticmethod(partial(load_model, graph=CHEST))
+    inference: ClassVar[InferenceConfig | None] = None
 
+    @property
+    def name(self) -> str:
+        """What it is called in tables and files."""
+        return f"learned-{self.hospital}-seed{self.seed}"
 
-def labelled_images(data: Dataset) -> tuple[Tensor, Tensor]:
-    """All images of a data set, rendered, and their labels."""
-    return data[:], data.parents["effusion"]
+    @property
+    def facts(self) -> object:
+        """All that decides the weights."""
+        configs = (getattr(self.preset, n) for n in ("image", "fitting", "mechanisms", "objective"))
+        patients = PredictorRecipe(self.preset, self.hospital).digest
+        return [patients, self.seed, *map(asdict, configs)]
 
+    def untrained(self) -> DeepSCM:
+        """The generator before its first step."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            image = ImageMechanism(self.preset.image)
+        return DeepSCM(
+            image,
+            graph=CHEST,
+            mechanisms=self.preset.mechanisms,
+            target="effusion",
+            inference=self.inference,
+            seed=self.seed,
+        )
 
-def examples(data: Dataset, preset: Preset) -> tuple[Images, Tensor]:
-    """What a predictor learns from: rendered images in memory, real ones left where they are."""
-    if preset.folders is None:
-        return labelled_images(data)
-    return data, data.parents["effusion"]
-
-
-def make(
-    recipe: Recipe, path: Path, *, device: str = "cpu", progress: bool = False
-) -> ImageNetwork:
-    """Train the predictor of a recipe and keep it.
-
-    Training stops on the unbiased validation part, whatever the bias of the training set. If it
-    fails, the best weights until then are kept beside ``path`` as ``*.failed.safetensors``.
-
-    Args:
-        recipe: The recipe.
-        path: Where to keep its weights.
-        device: Where to train.
-        progress: Whether to show progress bars.
-
-    Returns:
-        The predictor.
-    """
-    check_place(path, recipe.preset.restricted)
-    data = parts(recipe.hospital, recipe.preset)
-    cohort = data["train"].select(training_table(recipe, data["train"].table))
-    images, labels = examples(cohort, recipe.preset)
-    reader = build(recipe.preset.network, graph=CHEST, seed=recipe.seed)
-    epochs = train(
-        reader,
-        images,
-        labels,
-        validation=examples(data["validation"], recipe.preset),
-        seed=recipe.seed,
-        config=recipe.preset.training,
-        device=device,
-        progress=progress,
-    )
-    history: list[dict[str, object]] = []
-    notes = {"recipe": recipe.facts, "images": len(images), "history": history}
-    notes |= marked(recipe.preset.restricted)
-    try:
-        history.extend(asdict(epoch) for epoch in epochs)
-    except Exception as error:
-        failed = path.with_name(f"{path.stem}.failed.safetensors")
-        save(reader, failed, seed=recipe.seed, notes=notes | {"error": str(error)})
-        error.add_note(f"the best weights until then are in {failed}")
-        raise
-    save(reader, path, seed=recipe.seed, notes=notes)
-    return reader
-
-
-def obtain(
-    recipe: Recipe,
-    *,
-    committed: Path = COMMITTED,
-    cache: Path = CACHE,
-    device: str = "cpu",
-    progress: bool = False,
-) -> ImageNetwork:
-    """The predictor of a recipe: from the project's data, from earlier runs, or trained now.
-
-    Args:
-        recipe: The recipe.
-        committed: The folder of predictors that come with the project.
-        cache: The folder of those that were trained here.
-        device: Where to train.
-        progress: Whether to show progress bars while training.
-
-    Returns:
-        The predictor, on the CPU and in evaluation mode.
-    """
-    return found_or_made(
-        recipe.file,
-        committed,
-        cache,
-        load=partial(load, graph=CHEST),
-        make=lambda path: make(recipe, path, device=device, progress=progress),
-    )
+    def _trained(self, path: Path, *, device: str, progress: bool) -> tuple[DeepSCM, dict]:
+        """Train the parents on all that is recorded of them, the image where all are recorded."""
+        model, data = self.untrained(), parts(self.hospital, self.preset)["train"]
+        whole = data.select(data.table[data.table[list(model.names)].notna().all(axis=1)])
+        if not len(whole):
+            raise InputError("no training image has all parents: lung sizes come from masks")
+        likelihood = model.fit_parents({n: data.parents[n] for n in model.names}, seed=self.seed)
+        images, c = self.seen(whole), model.encode({n: whole.parents[n] for n in model.names})
+        steps = fit(
+            model.image,
+            images,
+            c,
+            seed=self.seed,
+            objective=self.preset.objective,
+            config=self.preset.fitting,
+            checkpoint=path.with_name(f"{path.stem}.checkpoint.safetensors"),
+            device=device,
+            progress=progress,
+        )
+        history = [asdict(step) for step in steps]
+        model.image.centre(images, c)
+        notes = {"recipe": self.name, "negative log-likelihood": likelihood, "history": history}
+        return model, notes

@@ -1,20 +1,19 @@
 """The paper's three settings: who is trained where, tested where, and on which patients."""
 
-import hashlib
-import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
 import torch
 
 from cfbook.paths import DATA, data_file
-from cfbook.study.cohorts import Kind, test_set
-from cfbook.study.generators import GeneratorRecipe, obtain_generator
-from cfbook.study.recipes import Preset, Recipe, obtain, patients
+from cfbook.study.cohorts import Kind, held_out, phantom_cohort
+from cfbook.study.presets import Preset
+from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, Recipe
 from cfchest.data import Dataset
 from cfchest.graph import paper_grid
 from cfchest.offsets import offset
@@ -50,6 +49,11 @@ class Setting:
     testset: Kind
     shared: tuple[Kind, ...] = ()
 
+    @property
+    def testsets(self) -> tuple[Kind, ...]:
+        """All its test sets, its own first."""
+        return self.testset, *self.shared
+
 
 SETTINGS: Mapping[str, Setting] = {
     "C->C": Setting("C", "C", "balanced", ("shares-sex", "shares-age")),
@@ -75,7 +79,7 @@ def find_setting(name: str) -> Setting:
 
 
 @dataclass(frozen=True)
-class Member:
+class PredictorId:
     """One predictor of the experiments, as it is called in every table.
 
     Attributes:
@@ -96,7 +100,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Recipe):
     """One marginalisation: predictors of one hospital on one test set.
 
     Args:
@@ -108,7 +112,7 @@ class Run:
             training, or a name for another.
 
     Example:
-        >>> from cfbook.study.recipes import preset
+        >>> from cfbook.study.presets import preset
         >>> Run(preset("book"), "C->M", "natural").name
         'C-M natural direct'
     """
@@ -120,10 +124,9 @@ class Run:
     generator: str = "oracle"
 
     def __post_init__(self) -> None:
-        setting = find_setting(self.setting)
-        if self.testset not in (setting.testset, *setting.shared):
-            known = ", ".join((setting.testset, *setting.shared))
-            raise InputError(f"setting {self.setting} is tested on {known}, not {self.testset!r}")
+        if self.testset not in (known := self.where.testsets):
+            tested = f"setting {self.setting} is tested on {', '.join(known)}"
+            raise InputError(f"{tested}, not {self.testset!r}")
         if self.effect not in get_args(Effect):
             raise InputError(f"effect must be one of {get_args(Effect)}, not {self.effect!r}")
 
@@ -134,9 +137,14 @@ class Run:
         return f"{self.setting.replace('->', '-')} {self.testset} {self.effect}{by}"
 
     @property
-    def seeds(self) -> range:
-        """The seeds of the trainings."""
-        return range(self.preset.trainings)
+    def where(self) -> Setting:
+        """The setting itself."""
+        return find_setting(self.setting)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether it is of the direct effect on the test set of its setting."""
+        return self.testset == self.where.testset and self.effect == "direct"
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -144,70 +152,59 @@ class Run:
         shared = {"shares-sex": ("sex",), "shares-age": ("age",)}
         return shared.get(self.testset, ("sex", "age"))
 
-    def recipes(self) -> dict[Member, Recipe]:
+    def recipes(self) -> dict[PredictorId, PredictorRecipe]:
         """How each predictor is made that has to be run; logit offsets are derived from ``basic``.
 
         Controls are for the direct effect; on a test set that shares a shortcut, for the strongest
         bias only.
         """
+        controlled = () if self.effect == "total" else STRENGTHS if self.is_main else STRENGTHS[-1:]
         made = {}
-        setting = find_setting(self.setting)
-        hospital, main = setting.train, self.testset == setting.testset
-        for seed in self.seeds:
-            made[Member("basic", 0.0, seed)] = Recipe(self.preset, hospital, seed=seed)
-            for family in self.families:
-                for strength in STRENGTHS:
-                    kinds = [family]
-                    if self.effect == "direct" and (main or strength == max(STRENGTHS)):
-                        kinds.append(f"control {family}")
-                    for kind in kinds:
-                        recipe = Recipe(self.preset, hospital, kind, strength, seed)
-                        made[Member(kind, strength, seed)] = recipe
+        for seed in range(self.preset.trainings):
+            chain = [("basic", 0.0)]
+            for family, strength in product(self.families, STRENGTHS):
+                chain.append((family, strength))
+                chain += [(f"control {family}", strength)] if strength in controlled else []
+            for kind, strength in chain:
+                recipe = PredictorRecipe(self.preset, self.where.train, kind, strength, seed)
+                made[PredictorId(kind, strength, seed)] = recipe
         return made
 
-    @property
-    def file(self) -> str:
-        """The file of its predictions, named by a hash of all that they depend on.
+    def learned(self) -> GeneratorRecipe | None:
+        """How its generator is made, if it is one of ours; always from hospital C."""
+        found = re.fullmatch(r"learned-([0-9]+)", self.generator)
+        return None if found is None else GeneratorRecipe(self.preset, "C", int(found[1]))
 
-        No patient is drawn and no image is decoded for it.
-        """
+    @property
+    def facts(self) -> list[object]:
+        """All that its predictions depend on."""
         grid = {name: values.tolist() for name, values in paper_grid().values.items()}
         made = {member.name: recipe.digest for member, recipe in self.recipes().items()}
-        tested = Recipe(self.preset, find_setting(self.setting).test).digest
-        size = self.preset.patients
-        facts = [tested, size, self.setting, self.testset, self.effect, grid, made]
+        tested, learned = PredictorRecipe(self.preset, self.where.test).digest, self.learned()
+        facts = [tested, self.preset.patients, self.setting, self.testset, self.effect, grid, made]
         facts += [] if self.generator == "oracle" else [self.generator]
-        learned = learned_recipe(self)
-        facts += [] if learned is None else [learned.digest]
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
-        return f"{self.preset.name}-{self.name.replace(' ', '-')}-{digest}.safetensors"
-
-
-def learned_recipe(run: Run) -> GeneratorRecipe | None:
-    """How the generator of a run is made, if it is one of ours; always from hospital C."""
-    found = re.fullmatch(r"learned-([0-9]+)", run.generator)
-    return None if found is None else GeneratorRecipe(run.preset, "C", int(found[1]))
+        return facts + ([] if learned is None else [learned.digest])
 
 
 def find_generator(run: Run) -> Generator:
     """The generator that a run names: the oracle, or a learned one, trained if need be."""
     if run.generator == "oracle":
-        return patients(find_setting(run.setting).test, run.preset).oracle
-    recipe = learned_recipe(run)
+        return phantom_cohort(run.where.test, run.preset).oracle
+    recipe = run.learned()
     if recipe is None:
         raise InputError(f"{run.generator!r} is neither oracle nor learned-0, learned-1, ...")
-    return obtain_generator(recipe, progress=True)
+    return recipe.obtain(progress=True)
 
 
 def all_runs(preset: Preset, generator: str = "oracle") -> Iterator[Run]:
     """Every marginalisation of the experiments: settings, shared shortcuts, total effects."""
     for name, setting in SETTINGS.items():
-        for testset in (setting.testset, *setting.shared):
+        for testset in setting.testsets:
             yield Run(preset, name, testset, generator=generator)
         yield Run(preset, name, setting.testset, "total", generator)
 
 
-def all_recipes(preset: Preset) -> dict[str, Recipe]:
+def all_recipes(preset: Preset) -> dict[str, PredictorRecipe]:
     """Every predictor that is trained for the experiments, by the name of its file."""
     return {recipe.file: recipe for run in all_runs(preset) for recipe in run.recipes().values()}
 
@@ -237,12 +234,13 @@ def fill(
     Returns:
         The file.
     """
-    hospital = find_setting(run.setting).test
     generator = find_generator(run) if generator is None else generator
     made, shards = run.recipes(), out.with_suffix(".shards")
-    places = {} if predictors is None else {"committed": predictors, "cache": predictors}
-    readers = {m.name: obtain(r, **places).to(device) for m, r in made.items()}
-    data = test_set(hospital, run.preset, run.testset)
+    readers = {
+        member.name: recipe.obtain(committed=predictors, cache=predictors).to(device)
+        for member, recipe in made.items()
+    }
+    data = held_out(run.where.test, run.preset, run.testset)
     found = marginalise(
         generator,
         readers,
@@ -253,17 +251,18 @@ def fill(
         max_images=max_images,
         resume_dir=shards,
         progress=progress,
-        provenance=provenance(run, generator, data),
+        provenance=_provenance(run, generator, data),
     )
     for member, recipe in made.items():
-        own = asdict(member) | {"recipe": recipe.digest}
-        found[member.name].provenance.update(own)
+        given = found[member.name]
+        facts = given.provenance | asdict(member) | {"recipe": recipe.digest}
+        found[member.name] = replace(given, provenance=facts)
     save_all(found, out)
     shutil.rmtree(shards)
     return out
 
 
-def provenance(run: Run, generator: Generator, data: Dataset) -> dict[str, object]:
+def _provenance(run: Run, generator: Generator, data: Dataset) -> dict[str, object]:
     """What is needed to make the predictions of a run again, but for the predictors."""
     return {
         "run": run.name,
@@ -275,9 +274,7 @@ def provenance(run: Run, generator: Generator, data: Dataset) -> dict[str, objec
     }
 
 
-def predictions(
-    run: Run, *, folder: Path | None = None, progress: bool = False
-) -> dict[Member, Predictions]:
+def predictions(run: Run, *, folder: Path | None = None) -> dict[PredictorId, Predictions]:
     """The predictions of a run, with the logit offsets: read if they are there, else computed.
 
     Where the same run is kept with more trainings, its first ones are taken.
@@ -285,7 +282,6 @@ def predictions(
     Args:
         run: The run.
         folder: Where to look first, by default in the data of the project.
-        progress: Whether to show progress bars.
 
     Returns:
         The predictions by predictor.
@@ -296,18 +292,17 @@ def predictions(
     path = kept_file(run, (folder or COMMITTED, FILLED))
     if path is None and folder is None and run.preset.folders is None and run.preset.name == "book":
         data_file("predictions")
-    bundle = load_all(path or fill(run, FILLED / run.file, progress=progress))
+    bundle = load_all(path or fill(run, FILLED / run.file))
     found = {}
     for given in bundle.values():
         facts = given.provenance
-        if facts["seed"] in run.seeds:
-            found[Member(facts["family"], facts["strength"], facts["seed"])] = given
+        if facts["seed"] < run.preset.trainings:
+            found[PredictorId(facts["family"], facts["strength"], facts["seed"])] = given
     return found | offsets(found) if "sex" in run.families else found
 
 
-def kept_file(run: Run, places: Iterable[Path]) -> Path | None:
+def kept_file(run: Run, places: Sequence[Path]) -> Path | None:
     """The file of a run, or of the same run with more trainings; None if no place has one."""
-    places = list(places)
     for trainings in range(run.preset.trainings, max(run.preset.trainings, MOST) + 1):
         file = replace(run, preset=replace(run.preset, trainings=trainings)).file
         for place in places:
@@ -316,10 +311,10 @@ def kept_file(run: Run, places: Iterable[Path]) -> Path | None:
     return None
 
 
-def offsets(found: Mapping[Member, Predictions]) -> dict[Member, Predictions]:
+def offsets(found: Mapping[PredictorId, Predictions]) -> dict[PredictorId, Predictions]:
     """The predictors with logit offsets, derived from the unbiased ones among some."""
     return {
-        Member("logit", beta, member.seed): offset(given, beta)
+        PredictorId("logit", beta, member.seed): offset(given, beta)
         for member, given in found.items()
         if member.family == "basic"
         for beta in BETAS

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from cfbook.study.runs import Member, Run, predictions
+from cfbook.study.runs import PredictorId, Run, predictions
 from cfchest.cohorts import AGE_GROUPS, age_group
 from cfchest.data import RACES
 from cfcore.checks import InputError
@@ -46,7 +46,7 @@ class Study:
         worlds: How many interventions, K; 0 if that is not known.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[PredictorId, ...]
     values: Mapping[str, np.ndarray]
     patients: int = 0
     worlds: int = 0
@@ -58,7 +58,7 @@ class Study:
 
     def column(self, statistic: str, family: str, strength: float = 0.0) -> np.ndarray:
         """A statistic of one kind of predictor, shape (seeds, 1 + B)."""
-        rows = [self.members.index(Member(family, strength, seed)) for seed in self.seeds]
+        rows = [self.members.index(PredictorId(family, strength, seed)) for seed in self.seeds]
         return self.values[statistic][rows]
 
     def without(self, seed: int) -> "Study":
@@ -118,7 +118,7 @@ class Study:
 
 
 def study(
-    given: Mapping[Member, Predictions],
+    given: Mapping[PredictorId, Predictions],
     *,
     replicates: int = 1000,
     rank_replicates: int = 200,
@@ -188,7 +188,7 @@ def study_run(
     return study(found if q == "uniform" else empirical(found), replicates=replicates)
 
 
-def empirical(found: Mapping[Member, Predictions]) -> dict[Member, Predictions]:
+def empirical(found: Mapping[PredictorId, Predictions]) -> dict[PredictorId, Predictions]:
     """The same predictions, each world weighted by how many patients are nearest to it."""
     first = next(iter(found.values()))
     grid = Grid(first.grid).empirical({name: first.parents[name] for name in first.grid})

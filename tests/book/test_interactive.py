@@ -21,8 +21,8 @@ import cfcore
 from cfbook.production.interactive.__main__ import write
 from cfbook.production.interactive.explorer import HOSPITAL, grey, one_of_each_kind, worlds
 from cfbook.production.interactive.playground import matrix
-from cfbook.study.cohorts import test_set as choose_patients
-from cfbook.study.recipes import patients, preset
+from cfbook.study.cohorts import held_out, phantom_cohort
+from cfbook.study.presets import preset
 from cfchest.graph import paper_grid
 from cfcore.interventions import Grid
 
@@ -235,9 +235,9 @@ def test_the_explorer_is_worked_by_touch(visit: Callable) -> None:
 
 
 def test_the_pictures_of_the_explorer_are_those_of_the_generators(visit: Callable) -> None:
-    data = choose_patients(HOSPITAL, BOOK, "balanced")
+    data = held_out(HOSPITAL, BOOK, "balanced")
     data = data.take(one_of_each_kind(data.table))
-    drawn = grey(worlds(patients(HOSPITAL, BOOK).oracle, data, paper_grid()))
+    drawn = grey(worlds(phantom_cohort(HOSPITAL, BOOK).oracle, data, paper_grid()))
     page = visit("explorer", **DESK)
     radios = page.locator("[name=explorer-patient]")
 

@@ -13,7 +13,7 @@ import yaml
 from cfbook.figures import ladders
 from cfbook.study import claims, design, tables
 from cfbook.study.presets import preset
-from cfbook.study.runs import SETTINGS, Member, Run
+from cfbook.study.runs import SETTINGS, PredictorId, Run
 from cfbook.study.statistics import Study
 from cfcore.checks import InputError
 
@@ -28,7 +28,7 @@ KINDS = [*tables.ROWS, *tables.CONTROLS]
 def made_up(response: dict[str, float], *, noise: float = 0.01) -> Study:
     """Statistics that rise with the bias at a given rate; rate 0 by default."""
     rng = np.random.default_rng(0)
-    members = tuple(Member(*kind, seed) for kind in KINDS for seed in range(3))
+    members = tuple(PredictorId(*kind, seed) for kind in KINDS for seed in range(3))
     bias = np.array([0 if "control" in m.family else m.strength for m in members])
     jitter = noise * rng.normal(size=(len(members), 101))
     values = {
@@ -183,7 +183,7 @@ def test_what_could_be_gained_stands_beside_a_difference_of_counts() -> None:
 
 def test_the_spread_between_trainings_is_in_the_interval() -> None:
     study = made_up({"R_IE": 1.0}, noise=0.0)
-    rows_ = [i for i, m in enumerate(study.members) if m == Member("sex", 0.95, 2)]
+    rows_ = [i for i, m in enumerate(study.members) if m == PredictorId("sex", 0.95, 2)]
     study.values["R_IE"][rows_] += 0.3
     gain = claims.judge(everywhere(study), only="blind-spot").set_index("item").loc["R_IE, sex"]
     # Gains of .95, .95 and 1.25: 1.05, of standard error .1, and t of two degrees of freedom.

@@ -5,20 +5,23 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from cfbook.study import generators, recipes, runs
-from cfbook.study.generators import GeneratorRecipe
-from cfbook.study.runs import Member, Run
+from cfbook.study import runs
+from cfbook.study.presets import PRESETS, preset
+from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
+from cfbook.study.runs import PredictorId, Run
 from cfcore.checks import InputError
 from cfcore.cli import main
+from cfscm.image import ImageMechanism
+from cfscm.networks import read_manifest
 from cfscm.training import FittingConfig, shifted
-from cfscm.weights import read_manifest
 
-SMOKE = recipes.preset("smoke", trainings=1)
+SMOKE = replace(preset("smoke"), trainings=1)
 RECIPE = GeneratorRecipe(SMOKE)
 
 
@@ -58,31 +61,27 @@ def test_training_learns_and_remembers_how(folder: Path) -> None:
 
 
 def test_what_is_there_is_not_trained_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generators, "make", None)
-    found = generators.obtain_generator(RECIPE, committed=folder)
+    monkeypatch.setattr(GeneratorRecipe, "make", None)
+    found = RECIPE.obtain(committed=folder)
     assert not found.training
     assert main(["train", "--preset", "smoke", "--out", str(folder)]) == 0
 
 
 def test_generators_are_named_by_what_made_them() -> None:
-    changed = recipes.preset("smoke", fitting=FittingConfig(steps=10))
+    changed = replace(preset("smoke"), fitting=FittingConfig(steps=10))
     others = [GeneratorRecipe(SMOKE, seed=1), GeneratorRecipe(SMOKE, "M"), GeneratorRecipe(changed)]
     assert len({recipe.digest for recipe in (RECIPE, *others)}) == 4
-    assert GeneratorRecipe(recipes.preset("smoke", trainings=2)).digest == RECIPE.digest
-    assert recipes.Recipe(changed).digest == recipes.Recipe(SMOKE).digest
+    assert GeneratorRecipe(replace(preset("smoke"), trainings=2)).digest == RECIPE.digest
+    assert PredictorRecipe(changed).digest == PredictorRecipe(SMOKE).digest
 
 
 def test_a_learned_generator_fills_the_same_tables(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        runs,
-        "obtain_generator",
-        lambda recipe, **_: generators.obtain_generator(recipe, committed=folder),
-    )
+    monkeypatch.setattr(GeneratorRecipe, "committed", folder)
     run = Run(SMOKE, "C->C", "shares-age", generator="learned-0")
     runs.fill(run, tmp_path / run.file, predictors=tmp_path)
-    given = runs.predictions(run, folder=tmp_path)[Member("basic", 0.0, 0)]
+    given = runs.predictions(run, folder=tmp_path)[PredictorId("basic", 0.0, 0)]
 
     assert (given.logit_null - given.logit_obs).abs().max() < 1e-3  # the residual is held
     assert given.evaluate()["S_var"] > 0
@@ -111,10 +110,10 @@ def test_shifted_images_are_moved_as_a_whole() -> None:
     assert torch.equal(inner - inner[:, :1, :1], (x[:, 0, 2:6, 2:6] - x[:, 0, 2:3, 2:3]))
 
 
-@pytest.mark.parametrize("name", recipes.PRESETS)
+@pytest.mark.parametrize("name", PRESETS)
 def test_the_generator_of_every_preset_draws_images_of_its_size(name: str) -> None:
-    preset = recipes.preset(name)
+    sizes = preset(name)
     with torch.device("meta"):
-        image = generators.ImageMechanism(preset.image)
-        x, c = torch.empty(2, 1, preset.size, preset.size), torch.empty(2, 7)
+        image = ImageMechanism(sizes.image)
+        x, c = torch.empty(2, 1, sizes.size, sizes.size), torch.empty(2, 7)
     assert image.predict(image.abduct(x, c), c).shape == x.shape

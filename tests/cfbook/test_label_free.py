@@ -1,30 +1,33 @@
 """Stability with the label hidden from the generator too."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from cfbook.study import label_free, recipes
-from cfbook.study.generators import GeneratorRecipe, untrained
+from cfbook.study import label_free
+from cfbook.study.cohorts import parts
 from cfbook.study.learned import ESTIMATES, RESULTS
+from cfbook.study.presets import preset
+from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
 from cfbook.study.statistics import KEYS
-from cfchest.graph import CHEST, paper_grid
+from cfchest.graph import paper_grid
 from cfcore.cli import main
 from cfcore.marginalise import marginalise
 from cfscm.networks import ImageNetwork, PredictorConfig, build
 
-SMOKE = recipes.preset("smoke", trainings=1)
+SMOKE = replace(preset("smoke"), trainings=1)
 
 
 def test_a_guess_stands_in_for_the_label_and_the_label_is_not_used() -> None:
-    data = recipes.parts("C", SMOKE)["test"].take(range(12))
+    data = parts("C", SMOKE)["test"].take(range(12))
     hidden = data.select(data.table.assign(effusion=torch.nan))
     guessed = data.select(data.table.assign(effusion=1.0))
-    model = untrained(GeneratorRecipe(SMOKE))
-    guessing = label_free.Guessing(model, guess=lambda x: torch.ones(len(x)))
-    reader = {"g": build(PredictorConfig("effusion", width=8), graph=CHEST, seed=0).eval()}
+    model = GeneratorRecipe(SMOKE).untrained()
+    guessing = label_free.Guessing(model, lambda x: torch.ones(len(x)))
+    reader = {"g": build(PredictorConfig(width=8), seed=0).eval()}
 
     def said(generator: object, rows: object) -> torch.Tensor:
         return marginalise(generator, reader, rows, paper_grid())["g"].logit_cf
@@ -35,14 +38,14 @@ def test_a_guess_stands_in_for_the_label_and_the_label_is_not_used() -> None:
     assert label_free.share_right(guessing, hidden, data) == data.table.effusion.mean()
 
 
-def untrained_reader(recipe: recipes.Recipe) -> ImageNetwork:
-    return build(recipe.preset.network, graph=CHEST, seed=0).eval()
+def untrained_reader(recipe: PredictorRecipe) -> ImageNetwork:
+    return build(recipe.preset.network, seed=0).eval()
 
 
 def test_the_table_keeps_other_presets_and_shows_all_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(label_free, "obtain", untrained_reader)
+    monkeypatch.setattr(PredictorRecipe, "obtain", untrained_reader)
     pd.DataFrame({"preset": ["other", "smoke"], "labels": "old"}).to_csv(
         tmp_path / label_free.TABLE, index=False
     )

@@ -8,23 +8,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cfbook.study import last_figure, missing_labels, partial, recipes
+from cfbook.study import last_figure, missing_labels, partial
+from cfbook.study.cohorts import parts
 from cfbook.study.learned import RESULTS
-from cfbook.study.partial import (
-    PartialRecipe,
-    Training,
-    make_partial,
-    obtain_partial,
-    partly_labelled,
-)
+from cfbook.study.partial import PartialRecipe
+from cfbook.study.presets import preset as find_preset
 from cfcore.checks import InputError
 from cfcore.cli import main
 from cfscm.consistency import ConsistencyConfig, Consistent, disagreement, intervention
 from cfscm.model import DeepSCM
 from cfscm.semisupervised import pack
+from cfscm.stages import Stages
 from cfscm.weights import read_manifest
 
-SMOKE = recipes.preset("smoke", trainings=1)
+SMOKE = replace(find_preset("smoke"), trainings=1)
 RECIPE = PartialRecipe(SMOKE)
 NAMES = ("sex", "race", "age", "lung_size", "effusion")
 
@@ -32,24 +29,24 @@ NAMES = ("sex", "race", "age", "lung_size", "effusion")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("generators")
-    make_partial(RECIPE, place / RECIPE.file)
+    RECIPE.make(place / RECIPE.file)
     return place
 
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> DeepSCM:
-    return obtain_partial(RECIPE, committed=folder)
+    return RECIPE.obtain(committed=folder)
 
 
 def test_labels_are_hidden_one_by_one_or_row_by_row() -> None:
-    data = partly_labelled(RECIPE)
+    data = RECIPE.data()
     assert data.table[list(NAMES)].notna().sum().tolist() == [160] * 5
     assert len(data) == 800 and 0 < data.table[list(NAMES)].notna().all(axis=1).sum() + 1 < 20
 
-    some = partly_labelled(replace(RECIPE, unlabelled=False))
+    some = replace(RECIPE, unlabelled=False).data()
     assert len(some) == data.table[list(NAMES)].notna().any(axis=1).sum() < 800
 
-    whole = partly_labelled(replace(RECIPE, by="row", unlabelled=False))
+    whole = replace(RECIPE, by="row", unlabelled=False).data()
     assert len(whole) == 160 and whole.table[list(NAMES)].notna().all(axis=None)
 
 
@@ -63,7 +60,7 @@ def test_generators_are_named_by_what_made_them() -> None:
             {"trust": "entropy"},
             {"gradient": "earlier"},
             {"seed": 1},
-            {"preset": recipes.preset("curve")},
+            {"preset": find_preset("curve")},
             {"consistency": ConsistencyConfig()},
             {"consistency": ConsistencyConfig(audited=True)},
         )
@@ -90,15 +87,15 @@ def test_weights_of_the_earlier_gradient_keep_their_names_and_are_found(tmp_path
         missing_labels.stage_recipes,
     ):
         for preset in ("curve", "book"):
-            made |= set(kinds(recipes.preset(preset), range(4)))
+            made |= set(kinds(find_preset(preset), range(4)))
     assert before <= {replace(recipe, gradient="earlier").file for recipe in made}
     assert not before & {recipe.file for recipe in made}
 
-    kept = PartialRecipe(recipes.preset("curve"), gradient="earlier")
-    assert kept.file in before and (partial.COMMITTED / kept.file).is_file()
-    assert obtain_partial(kept, cache=tmp_path).imputes and not any(tmp_path.iterdir())
+    kept = PartialRecipe(find_preset("curve"), gradient="earlier")
+    assert kept.file in before and (PartialRecipe.committed / kept.file).is_file()
+    assert kept.obtain(cache=tmp_path).imputes and not any(tmp_path.iterdir())
     with pytest.raises(InputError, match="earlier gradients are not made again"):
-        obtain_partial(replace(kept, seed=9), cache=tmp_path)
+        replace(kept, seed=9).obtain(cache=tmp_path)
 
 
 def test_rows_of_earlier_trainings_are_told_apart() -> None:
@@ -120,25 +117,25 @@ def test_training_learns_and_remembers_how(folder: Path) -> None:
 def test_a_training_that_was_stopped_ends_where_it_would_have(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Training, "centre", lambda self: 1 / 0)
+    monkeypatch.setattr(Stages, "centre", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        make_partial(RECIPE, tmp_path / RECIPE.file)
+        RECIPE.make(tmp_path / RECIPE.file)
     monkeypatch.undo()
 
-    make_partial(RECIPE, tmp_path / RECIPE.file)
+    RECIPE.make(tmp_path / RECIPE.file)
 
     assert (tmp_path / RECIPE.file).read_bytes() == (folder / RECIPE.file).read_bytes()
 
 
 def test_the_weight_of_imputed_labels_is_the_recipes() -> None:
-    assert RECIPE.objective.trusting
-    assert not replace(RECIPE, trust="entropy").objective.trusting
+    assert RECIPE.schedule.objective.trusting
+    assert not replace(RECIPE, trust="entropy").schedule.objective.trusting
 
 
 def test_the_mean_of_the_code_is_fitted_over_draws_of_what_is_missing(tmp_path: Path) -> None:
     """Likeliest labels are chosen by the image: the code would differ more between them."""
     regressed = replace(SMOKE, image=replace(SMOKE.image, latents=(0, 0), prior="regressed"))
-    training = Training(replace(RECIPE, preset=regressed), tmp_path / "any", "cpu", progress=False)
+    training = replace(RECIPE, preset=regressed).stages(tmp_path / "any")
     seen = []
     training.model.image.centre = lambda images, c, **_: seen.append((images[torch.arange(3)], c))
     training.centre()
@@ -155,9 +152,9 @@ def test_the_mean_of_the_code_is_fitted_over_draws_of_what_is_missing(tmp_path: 
 
 
 def test_the_predictors_survive_the_disk(folder: Path, model: DeepSCM) -> None:
-    x = partly_labelled(RECIPE)[:4]
+    x = RECIPE.data()[:4]
     nan = {name: torch.full((4,), torch.nan) for name in NAMES}
-    again = obtain_partial(RECIPE, committed=folder)
+    again = RECIPE.obtain(committed=folder)
 
     assert again.imputes
     assert all(torch.equal(again.impute(x, nan)[n], model.impute(x, nan)[n]) for n in NAMES)
@@ -166,9 +163,9 @@ def test_the_predictors_survive_the_disk(folder: Path, model: DeepSCM) -> None:
 def test_regularisation_begins_with_the_trained_generator(
     folder: Path, model: DeepSCM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Training, "start", None)
+    monkeypatch.setattr(Stages, "start", None)
     recipe = replace(RECIPE, consistency=ConsistencyConfig(weight=0.1))
-    changed = make_partial(recipe, folder / recipe.file)
+    changed = recipe.make(folder / recipe.file)
 
     assert set(read_manifest(folder / recipe.file)["notes"]["history"]) == {"regularised"}
     before, after = (m.image.state_dict()["decoder.out.weight"] for m in (model, changed))
@@ -176,8 +173,8 @@ def test_regularisation_begins_with_the_trained_generator(
 
 
 def rows(model: DeepSCM) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    data = recipes.parts("C", SMOKE)["train"].take(range(12))
-    return data[:], {name: data.parents[name] for name in model.names}
+    data = parts("C", SMOKE)["train"].take(range(12))
+    return data[:], data.parents(model.names)
 
 
 def test_disagreement_teaches_the_generator_and_not_its_reader(model: DeepSCM) -> None:
@@ -267,7 +264,7 @@ def test_the_tables_grow_by_one_generator_at_a_time(
 
 
 def test_the_examples_are_the_patients_of_the_captions() -> None:
-    data = recipes.parts("C", recipes.preset("book"))["test"]
+    data = parts("C", find_preset("book"))["test"]
     found: list[int] = []
     for patient in last_figure.PATIENTS:
         found.append(last_figure.alike(data, patient, besides=found))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 from test_real_patients import TREES
 
 from cfbook import paths
-from cfbook.study import probes, runs
-from cfbook.study.generators import GeneratorRecipe
+from cfbook.study import runs
+from cfbook.study.cohorts import parts
 from cfbook.study.partial import PartialRecipe
-from cfbook.study.recipes import Preset, Recipe, parts, preset, training_table
+from cfbook.study.presets import Preset, preset
+from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
 from cfbook.study.runs import Run, all_recipes, all_runs, predictions
 from cfchest.data import Dataset
 from cfchest.folders import Folders
@@ -44,10 +46,10 @@ def names(sizes: Preset, generator: str = "oracle") -> list[str]:
 @pytest.mark.usefixtures("blind")
 def test_everything_of_the_phantom_is_named_without_drawing_anybody() -> None:
     # Seeds that no other test asks for, so that no cache can help.
-    fresh = [preset(name, cohort=90_909) for name in ("smoke", "curve", "book")]
+    fresh = [replace(preset(name), cohort=90_909) for name in ("smoke", "curve", "book")]
     found = [name for sizes in fresh for name in names(sizes)]
     found += [PartialRecipe(fresh[1], fraction=0.2).file]
-    found += [judge.file for judge in probes.judges(fresh[0]).values()]
+    found += [probe.file for probe in probes(fresh[0]).values()]
 
     assert len(set(found)) == len(found) > 3 * 80
 
@@ -57,11 +59,13 @@ def test_everything_that_comes_with_the_project_is_found_without_drawing_anybody
     folder = ROOT / "data"
     here = [folder / "predictions" / run.file for run in all_runs(BOOK)]
     here += [folder / "generators" / GeneratorRecipe(BOOK).file]
-    here += [folder / "judges" / judge.file for judge in probes.judges(BOOK).values()]
+    here += [folder / "judges" / probe.file for probe in probes(BOOK).values()]
     kept = {path.name for path in (folder / "predictors").glob("*.safetensors")}
 
     assert [path for path in here if not path.is_file()] == []
-    assert kept <= set(all_recipes(BOOK))
+    biased = product(("sex", "age"), runs.STRENGTHS)
+    first = [PredictorRecipe(BOOK), *(PredictorRecipe(BOOK, "C", *bias) for bias in biased)]
+    assert {recipe.file for recipe in first} <= kept <= set(all_recipes(BOOK))
     assert {path.name for path in (folder / "predictions").iterdir()} == {p.name for p in here[:10]}
 
 
@@ -71,18 +75,18 @@ def test_predictors_of_real_patients_are_named_without_decoding_an_image(tmp_pat
     given = [make(tmp_path / hospital) for hospital, make in trees.items()]
     both = replace(given[0], mimic=given[1].mimic, mimic_iv=given[1].mimic_iv)
 
-    found = names(preset("smoke", folders=both, trainings=1), "learned-0")
+    found = names(replace(preset("smoke"), folders=both, trainings=1), "learned-0")
 
     assert len(set(found)) == len(found)
 
 
 def test_a_control_is_trained_on_as_many_images_as_its_bias_leaves() -> None:
-    sizes = preset("smoke", trainings=1)
+    sizes = replace(preset("smoke"), trainings=1)
     table = parts("C", sizes)["train"].table
     for family in ("sex", "age"):
-        biased = training_table(Recipe(sizes, "C", family, 0.9, 1), table)
-        control = training_table(Recipe(sizes, "C", f"control {family}", 0.9, 1), table)
-        plain = training_table(Recipe(sizes, "C", seed=1, images=len(biased)), table)
+        biased = PredictorRecipe(sizes, "C", family, 0.9, 1).training_table(table)
+        control = PredictorRecipe(sizes, "C", f"control {family}", 0.9, 1).training_table(table)
+        plain = PredictorRecipe(sizes, "C", seed=1, images=len(biased)).training_table(table)
         assert len(control) == len(biased) < len(table)
         assert control.equals(plain)
 

@@ -13,7 +13,10 @@ from miniature import write_chexpert, write_csv, write_mimic
 from torch import Tensor
 
 from cfbook.study import cohorts
-from cfbook.study.recipes import Preset, Recipe, make, obtain, parts, patients, preset
+from cfbook.study.cohorts import parts, phantom_cohort
+from cfbook.study.partial import PartialRecipe
+from cfbook.study.presets import Preset, preset
+from cfbook.study.recipes import GeneratorRecipe, NetworkRecipe, PredictorRecipe
 from cfchest.cohorts import age_group, assert_disjoint
 from cfchest.data import Dataset
 from cfchest.folders import Folders, check_given, identity, radiographs
@@ -75,8 +78,8 @@ def tiny(
     """Presets on real patients, the smallest that have all of it, run in a new folder."""
     monkeypatch.chdir(tmp_path)
     return {
-        hospital: preset(
-            "paper",
+        hospital: replace(
+            preset("paper"),
             size=32,
             train=3,
             validation=1,
@@ -100,18 +103,29 @@ def test_a_predictor_of_real_patients_is_trained_once_and_then_found(
     hospital: str, tiny: dict[str, Preset], tmp_path: Path
 ) -> None:
     sizes = tiny[hospital]
-    recipe = Recipe(sizes, hospital, "sex", 0.5)
+    recipe = PredictorRecipe(sizes, hospital, "sex", 0.5)
 
-    first = obtain(recipe)
+    first = recipe.obtain()
     file = tmp_path / "runs/predictors" / recipe.file
     changed = file.stat().st_mtime_ns
-    second = obtain(recipe)
+    second = recipe.obtain()
 
     assert file.stat().st_mtime_ns == changed
     test = parts(hospital, sizes)["test"]
     assert torch.equal(outputs(first, test), outputs(second, test))
     assert str(tmp_path) not in file.with_suffix(".json").read_text()
     assert 0 < read_manifest(file)["notes"]["images"] < len(parts(hospital, sizes)["train"])
+
+
+@pytest.mark.parametrize("kind", [PredictorRecipe, GeneratorRecipe, PartialRecipe])
+def test_weights_made_of_real_patients_stay_where_git_does_not_look(
+    kind: type[NetworkRecipe], trees: dict[str, Folders], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, "_trained", None)
+    recipe = kind(replace(preset("smoke"), folders=trees["C"]))
+
+    with pytest.raises(InputError, match=r"made from chexpert, .* git would track it there"):
+        recipe.obtain(cache=Path(__file__).parent)
 
 
 @both
@@ -149,12 +163,12 @@ def test_a_predictor_is_found_by_what_its_table_says_and_not_by_where_it_is(
         change_a_label(changed.mimic / "mimic-cxr-2.0.0-chexpert.csv.gz")
 
     files = [
-        Recipe(preset("smoke", folders=folders), hospital).file
+        PredictorRecipe(replace(preset("smoke"), folders=folders), hospital).file
         for folders in (trees[hospital], moved, changed)
     ]
 
     assert files[0] == files[1] != files[2]
-    assert Recipe(preset("smoke"), hospital).file not in files
+    assert PredictorRecipe(preset("smoke"), hospital).file not in files
 
 
 def test_the_two_resolutions_of_a_table_are_two(trees: dict[str, Folders], tmp_path: Path) -> None:
@@ -176,7 +190,7 @@ def test_training_reads_real_images_from_one_file_when_it_needs_them(
 
     monkeypatch.setattr("cfbook.study.recipes.train", record)
     sizes = replace(tiny["C"], cohort=1)
-    make(Recipe(sizes), tmp_path / "reader.safetensors")
+    PredictorRecipe(sizes).make(tmp_path / "reader.safetensors")
 
     assert isinstance(seen["images"], Dataset)
     assert isinstance(seen["validation"][0], Dataset)
@@ -193,7 +207,7 @@ def test_test_sets_of_real_patients_have_one_image_of_each_study(
     hospital: str, tiny: dict[str, Preset]
 ) -> None:
     sizes = tiny[hospital]
-    sets = {kind: cohorts.test_set(hospital, sizes, kind).table for kind in KINDS}
+    sets = {kind: cohorts.held_out(hospital, sizes, kind).table for kind in KINDS}
     known = set(parts(hospital, sizes)["test"].table.image)
 
     for table in sets.values():
@@ -219,7 +233,7 @@ def check_balance(table: pd.DataFrame, sizes: Preset, hospital: str) -> None:
 @both
 def test_test_sets_of_the_phantom_are_of_the_size_that_was_asked_for(hospital: str) -> None:
     sizes = preset("smoke")
-    sets = {kind: cohorts.test_set(hospital, sizes, kind).table for kind in KINDS}
+    sets = {kind: cohorts.held_out(hospital, sizes, kind).table for kind in KINDS}
 
     check_balance(sets["balanced"], sizes, hospital)
     assert {len(table) for table in sets.values()} == {200}
@@ -235,7 +249,7 @@ def test_test_sets_of_the_phantom_are_of_the_size_that_was_asked_for(hospital: s
 
 def test_a_test_set_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InputError, match="kind must be one of balanced, natural"):
-        cohorts.test_set("C", preset("smoke"), "biased")
+        cohorts.held_out("C", preset("smoke"), "biased")
 
 
 @pytest.mark.parametrize(
@@ -258,11 +272,11 @@ def test_folders_that_are_not_given_are_asked_for(
 
 def test_the_paper_is_about_real_patients() -> None:
     with pytest.raises(InputError, match="--chexpert FOLDER"):
-        _ = Recipe(preset("paper")).file
+        _ = PredictorRecipe(preset("paper")).file
     with pytest.raises(InputError, match="--chexpert FOLDER"):
         parts("C", preset("paper"))
     with pytest.raises(InputError, match="are real and have no oracle"):
-        patients("C", preset("paper"))
+        phantom_cohort("C", preset("paper"))
 
 
 PLUGIN = """

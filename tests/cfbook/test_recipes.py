@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cfbook.study.recipes import (
-    COMMITTED,
-    Recipe,
-    labelled_images,
-    make,
-    obtain,
-    parts,
-    patients,
-    preset,
-    training_table,
-)
+from cfbook.study.cohorts import parts, phantom_cohort
+from cfbook.study.presets import preset
+from cfbook.study.recipes import PredictorRecipe
 from cfchest.cohorts import assert_disjoint, drop_age
 from cfchest.data import from_phantom
 from cfchest.graph import CHEST
@@ -30,19 +21,21 @@ from cfscm.networks import ImageNetwork, build, save
 from cfscm.training import TrainingConfig, outputs
 from cfscm.weights import read_manifest
 
-TINY = preset("smoke", train=160, validation=60, test=60, training=TrainingConfig(epochs=1))
+TINY = replace(
+    preset("smoke"), train=160, validation=60, test=60, training=TrainingConfig(epochs=1)
+)
 
 
 def test_a_recipe_is_trained_once_and_then_found(tmp_path: Path) -> None:
-    recipe = Recipe(TINY, "M", "sex", 0.8)
+    recipe = PredictorRecipe(TINY, "M", "sex", 0.8)
     nowhere = tmp_path / "committed"
 
-    first = obtain(recipe, committed=nowhere, cache=tmp_path)
+    first = recipe.obtain(committed=nowhere, cache=tmp_path)
     changed = (tmp_path / recipe.file).stat().st_mtime_ns
-    second = obtain(recipe, committed=nowhere, cache=tmp_path)
+    second = recipe.obtain(committed=nowhere, cache=tmp_path)
 
     assert (tmp_path / recipe.file).stat().st_mtime_ns == changed
-    x, _ = labelled_images(parts("M", TINY)["test"])
+    x = parts("M", TINY)["test"][:]
     assert torch.equal(outputs(first, x), outputs(second, x))
     notes = read_manifest(tmp_path / recipe.file)["notes"]
     assert notes["recipe"]["strength"] == 0.8
@@ -51,29 +44,20 @@ def test_a_recipe_is_trained_once_and_then_found(tmp_path: Path) -> None:
 
 
 def test_the_same_recipe_gives_the_same_weights(tmp_path: Path) -> None:
-    recipe = Recipe(TINY)
+    recipe = PredictorRecipe(TINY)
     for name in ("a", "b"):
-        obtain(recipe, committed=tmp_path / "none", cache=tmp_path / name)
+        recipe.obtain(committed=tmp_path / "none", cache=tmp_path / name)
 
     files = [tmp_path / name / recipe.file for name in ("a", "b")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_the_committed_predictors_are_those_of_the_book() -> None:
-    book = preset("book")
-    recipes = [Recipe(book)]
-    for family, strength in product(("sex", "age"), (0.8, 0.9, 0.95)):
-        recipes.append(Recipe(book, "C", family, strength))
-
-    assert {path.name for path in COMMITTED.glob("*.safetensors")} >= {r.file for r in recipes}
-
-
 def test_the_size_of_test_sets_is_no_part_of_a_predictor() -> None:
-    assert Recipe(replace(TINY, patients=7)).file == Recipe(TINY).file
+    assert PredictorRecipe(replace(TINY, patients=7)).file == PredictorRecipe(TINY).file
 
 
 def test_whatever_changes_has_another_file() -> None:
-    recipe = Recipe(TINY)
+    recipe = PredictorRecipe(TINY)
     others = [
         replace(recipe, seed=1),
         replace(recipe, hospital="M"),
@@ -96,14 +80,14 @@ def test_no_patient_is_in_two_parts(hospital: str) -> None:
 
 def test_recipes_keep_what_they_should() -> None:
     table = parts("C", TINY)["train"].table
-    sex = training_table(Recipe(TINY, family="sex", strength=1.0), table)
-    age = training_table(Recipe(TINY, family="age", strength=0.95), table)
-    control = training_table(Recipe(TINY, images=len(sex)), table)
+    sex = PredictorRecipe(TINY, family="sex", strength=1.0).training_table(table)
+    age = PredictorRecipe(TINY, family="age", strength=0.95).training_table(table)
+    control = PredictorRecipe(TINY, images=len(sex)).training_table(table)
 
     assert (sex.sex == sex.effusion).all()
     assert len(age) < len(table)
     assert len(control) == len(sex)
-    assert training_table(Recipe(TINY), table) is table
+    assert PredictorRecipe(TINY).training_table(table) is table
 
 
 @pytest.mark.parametrize(
@@ -119,12 +103,7 @@ def test_recipes_keep_what_they_should() -> None:
 )
 def test_impossible_recipes_are_refused(fields: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Recipe(TINY, **fields)
-
-
-def test_an_unknown_size_of_a_preset_is_refused() -> None:
-    with pytest.raises(TypeError, match="trian"):
-        preset("book", trian=5)
+        PredictorRecipe(TINY, **fields)
 
 
 def test_the_phantom_as_a_data_set_is_the_phantom(tmp_path: Path) -> None:
@@ -153,7 +132,7 @@ def test_a_cache_of_another_cohort_is_not_read(tmp_path: Path) -> None:
 
 def test_the_oracle_finds_the_patients_of_a_part() -> None:
     test = parts("C", TINY)["test"]
-    cohort = patients("C", TINY)
+    cohort = phantom_cohort("C", TINY)
     index = torch.tensor(test.table.image.to_numpy(np.int64))
 
     noise = cohort.oracle.abduct(test[:], test.parents, index=index)
@@ -171,8 +150,8 @@ def test_training_sees_the_training_part_stops_on_validation_and_uses_the_seed(
         return []
 
     monkeypatch.setattr("cfbook.study.recipes.train", record)
-    recipe = Recipe(TINY, "C", "age", 0.95, seed=3)
-    make(recipe, tmp_path / recipe.file)
+    recipe = PredictorRecipe(TINY, "C", "age", 0.95, seed=3)
+    recipe.make(tmp_path / recipe.file)
 
     data = parts("C", TINY)
     kept = data["train"].select(drop_age(data["train"].table, 0.95, seed=3))
@@ -185,35 +164,35 @@ def test_training_sees_the_training_part_stops_on_validation_and_uses_the_seed(
 
 
 def test_the_digest_depends_on_the_phantom(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Recipe(TINY).file
-    monkeypatch.setattr("cfbook.study.recipes.COEFFICIENTS", replace(COEFFICIENTS, scar=0.05))
-    assert Recipe(TINY).file != before
+    before = PredictorRecipe(TINY).file
+    monkeypatch.setattr("cfbook.study.cohorts.COEFFICIENTS", replace(COEFFICIENTS, scar=0.05))
+    assert PredictorRecipe(TINY).file != before
     monkeypatch.undo()
     other = {**HOSPITALS, "C": replace(HOSPITALS["C"], grain=0.02)}
-    monkeypatch.setattr("cfbook.study.recipes.HOSPITALS", other)
-    assert Recipe(TINY).file != before
+    monkeypatch.setattr("cfbook.study.cohorts.HOSPITALS", other)
+    assert PredictorRecipe(TINY).file != before
 
 
 def test_committed_predictors_come_first_and_must_be_whole(tmp_path: Path) -> None:
-    recipe = Recipe(TINY)
+    recipe = PredictorRecipe(TINY)
     committed, cache = tmp_path / "committed", tmp_path / "cache"
-    first = obtain(recipe, committed=tmp_path / "none", cache=committed)
-    other = build(TINY.network, graph=CHEST, seed=9)
+    first = recipe.obtain(committed=tmp_path / "none", cache=committed)
+    other = build(TINY.network, seed=9)
     save(other, cache / recipe.file, seed=9)
 
-    found = obtain(recipe, committed=committed, cache=cache)
+    found = recipe.obtain(committed=committed, cache=cache)
 
     name = "network.0.weight"
     assert torch.equal(found.state_dict()[name], first.state_dict()[name])
     (committed / recipe.file).write_bytes(b"damaged")
     with pytest.raises(InputError, match="is not the file that its manifest describes"):
-        obtain(recipe, committed=committed, cache=cache)
+        recipe.obtain(committed=committed, cache=cache)
 
 
 @pytest.mark.parametrize("damage", ["no manifest", "no JSON", "no config", "other weights"])
 def test_a_half_written_cache_is_made_again(tmp_path: Path, damage: str) -> None:
-    recipe = Recipe(TINY)
-    obtain(recipe, committed=tmp_path / "none", cache=tmp_path)
+    recipe = PredictorRecipe(TINY)
+    recipe.obtain(committed=tmp_path / "none", cache=tmp_path)
     weights = tmp_path / recipe.file
     before, manifest = weights.read_bytes(), weights.with_suffix(".json")
     if damage == "no manifest":
@@ -225,7 +204,7 @@ def test_a_half_written_cache_is_made_again(tmp_path: Path, damage: str) -> None
     else:
         weights.write_bytes(before[:-1])
 
-    obtain(recipe, committed=tmp_path / "none", cache=tmp_path)
+    recipe.obtain(committed=tmp_path / "none", cache=tmp_path)
 
     assert weights.read_bytes() == before
     assert read_manifest(weights)["notes"]["images"] == 160

@@ -10,22 +10,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cfbook.study import claims, generators, probes, recipes, results, runs, tables
-from cfbook.study.cohorts import test_set
+from cfbook.study import claims, learned, runs, tables
+from cfbook.study.cohorts import held_out, parts, phantom_cohort
 from cfbook.study.design import criterion, read_design, reported
 from cfbook.study.learned import learned_studies
-from cfbook.study.runs import Member, Run, all_runs
+from cfbook.study.presets import preset
+from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
+from cfbook.study.runs import PredictorId, Run, all_runs
 from cfbook.study.statistics import study, study_run
-from cfchest.graph import CHEST, paper_grid
-from cfchest.phantom.equations import fresh_detector
+from cfchest.graph import paper_grid
 from cfcore.checks import InputError
 from cfcore.marginalise import marginalise
 from cfscm.soundness import soundness
-from cfscm.soundness.baselines import Derived
 from cfscm.training import FittingConfig, TrainingConfig
 
-QUICK = recipes.preset(
-    "smoke",
+QUICK = replace(
+    preset("smoke"),
     trainings=1,
     train=200,
     training=TrainingConfig(epochs=1),
@@ -40,8 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         runs = [r for r in all_runs(QUICK, "learned-0") if r.setting == "C->M"]
-        results.collect(runs, place, replicates=20)
-        results.collect_soundness(QUICK, [0], place, patients=16, noise_patients=16, draws=2)
+        learned.collect(runs, place, replicates=20)
+        learned.collect_soundness(QUICK, [0], place, patients=16, noise_patients=16, draws=2)
     return place
 
 
@@ -55,36 +55,32 @@ def test_estimates_stand_in_the_rows_of_the_paper(folder: Path) -> None:
 
 
 def test_estimates_read_back_are_those_of_the_predictions(folder: Path) -> None:
-    run = next(
-        r for r in all_runs(QUICK, "learned-0") if results.is_main(r) and r.setting == "C->M"
-    )
+    run = next(r for r in all_runs(QUICK, "learned-0") if r.is_main and r.setting == "C->M")
+    seen = []
     for q in ("uniform", "empirical"):
         study = study_run(run, folder=folder / runs.FILLED, q=q, replicates=2)
         kept = learned_studies("C->M", q=q, folder=folder)["learned-0"]
         assert kept.members == study.members and set(kept.values) == set(study.values)
         for name, values in study.values.items():
             assert np.allclose(kept.values[name], values[:, :1], atol=1e-6, equal_nan=True)
-    both = [learned_studies("C->M", q=q, folder=folder) for q in ("uniform", "empirical")]
-    assert (
-        both[0]["learned-0"].values["S_var"].tolist()
-        != both[1]["learned-0"].values["S_var"].tolist()
-    )
+        seen.append(kept.values["S_var"].tolist())
+    assert seen[0] != seen[1]
 
 
 def test_kept_weights_suffice_for_the_empirical_q(tmp_path: Path, folder: Path) -> None:
-    table = pd.read_csv(folder / results.ESTIMATES)
+    table = pd.read_csv(folder / learned.ESTIMATES)
     whole = table[table.q == "empirical"].reset_index(drop=True)
     biased = ~whole.family.isin(["basic", "logit"])
-    results.write_table(table[table.q == "uniform"], tmp_path / results.ESTIMATES)
+    learned.write_table(table[table.q == "uniform"], tmp_path / learned.ESTIMATES)
     weights = tmp_path / "weights"
     weights.mkdir()
-    for path in (folder / recipes.CACHE).glob("C-basic-seed0-*"):
+    for path in (folder / PredictorRecipe.cache).glob("C-basic-seed0-*"):
         shutil.copy(path, weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(results, "all_runs", lambda *a: [r for r in all_runs(*a) if "M" in r.setting])
-        results.collect_kept(QUICK, tmp_path, folder=weights)
-    kept = pd.read_csv(tmp_path / results.ESTIMATES)
+        patch.setattr(learned, "all_runs", lambda *a: [r for r in all_runs(*a) if "M" in r.setting])
+        learned.collect_kept(QUICK, tmp_path, folder=weights)
+    kept = pd.read_csv(tmp_path / learned.ESTIMATES)
     kept = kept[kept.q == "empirical"].reset_index(drop=True)
     pd.testing.assert_frame_equal(kept, whole[~biased].reset_index(drop=True), atol=1e-5)
 
@@ -106,27 +102,27 @@ def test_transitions_are_counted_for_learned_generators_too(folder: Path) -> Non
 
 
 def test_claims_without_studies_are_left_out(folder: Path) -> None:
-    found = results.learned_claims(folder=folder)
+    found = learned.learned_claims(folder=folder)
     assert set(found.setting) == {"C->M"}
     assert "variance-reduction" in set(found.claim)
     assert "blind-spot" not in set(found.claim)
     with pytest.raises(InputError, match="no studies"):
-        results.judge_known({})
+        learned.judge_known({})
 
 
 def test_the_widest_interval_decides(tmp_path: Path) -> None:
     rows = {"claim": "risk-order", "setting": "C->C", "item": "R_IE - R_orig", "verdict": "any"}
     ends = [(0.5, 0.1, 0.9), (0.3, -0.1, 0.7)]
     frame = pd.DataFrame([rows | {"estimate": e, "low": a, "high": b} for e, a, b in ends])
-    results.write_table(frame, tmp_path / results.CLAIMS)
-    found = results.learned_claims(folder=tmp_path).iloc[0]
+    learned.write_table(frame, tmp_path / learned.CLAIMS)
+    found = learned.learned_claims(folder=tmp_path).iloc[0]
     assert (found["learned"], found["learned low"], found["learned high"]) == (0.4, -0.1, 0.9)
     assert found["learned verdict"] == "inconclusive"
 
 
 def test_small_numbers_survive_a_table(tmp_path: Path) -> None:
     frame = pd.DataFrame({"threshold": [1e-12, 0.5], "share": [1 / 3, 123.456]})
-    path = results.write_table(frame, tmp_path / "table.csv")
+    path = learned.write_table(frame, tmp_path / "table.csv")
     assert np.allclose(pd.read_csv(path), frame, rtol=1e-5, atol=0)
 
 
@@ -146,7 +142,7 @@ def ties() -> set[tuple[str, str, str, str]]:
 
 
 def test_every_stored_verdict_follows_from_its_interval_and_the_design() -> None:
-    table = pd.read_csv(tables.RESULTS / results.CLAIMS)
+    table = pd.read_csv(tables.RESULTS / learned.CLAIMS)
     by_name, tied = {claim["id"]: claim for claim in read_design()["claims"]}, ties()
     assert len(table) > 300 and len(tied) > 0
     for row in table.itertuples():
@@ -158,8 +154,8 @@ def test_every_stored_verdict_follows_from_its_interval_and_the_design() -> None
 
 
 def test_verdicts_read_back_are_those_that_were_stored() -> None:
-    table = pd.read_csv(tables.RESULTS / results.CLAIMS)
-    read = results.learned_claims().set_index(["claim", "setting", "item"])["learned verdict"]
+    table = pd.read_csv(tables.RESULTS / learned.CLAIMS)
+    read = learned.learned_claims().set_index(["claim", "setting", "item"])["learned verdict"]
     stored = table.groupby(["claim", "setting", "item"], sort=False).verdict.agg(set)
     agreed = stored[stored.str.len() == 1].str.join("")
     assert len(agreed) > 80
@@ -167,11 +163,11 @@ def test_verdicts_read_back_are_those_that_were_stored() -> None:
 
 
 def test_soundness_tells_of_truth_and_noise(folder: Path) -> None:
-    table = pd.read_csv(folder / results.SOUNDNESS)
+    table = pd.read_csv(folder / learned.SOUNDNESS)
     errors = table[(table.axiom == "faithfulness") & (table.measure == "score difference")]
     assert set(errors.classifier) == {"basic", "strong"}
     assert (errors["oracle"] == 0).all() and (errors["identity"] > 0).any()
-    noise = pd.read_csv(folder / results.NOISE)
+    noise = pd.read_csv(folder / learned.NOISE)
     assert {"sigma2_gen", "mse", "squared_bias"} <= set(noise.columns)
 
 
@@ -180,7 +176,7 @@ def test_readings_of_the_noise_are_compared_on_the_same_patients(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     small = replace(QUICK, image=replace(QUICK.image, latents=(0, 0), prior="regressed"))
-    path = results.collect_readings(small, [0], tmp_path, patients=12)
+    path = learned.collect_readings(small, [0], tmp_path, patients=12)
 
     table = pd.read_csv(path)
     scores = table[table.measure == "score difference"].pivot_table(
@@ -189,35 +185,32 @@ def test_readings_of_the_noise_are_compared_on_the_same_patients(
     assert set(scores.columns.levels[1]) == {"exogenous", "regressed", "conditional"}
     assert (scores["identity"].nunique(axis=1) == 1).all()
     assert (scores["value"].nunique(axis=1) > 1).all()
-    made = {path.name for path in (tmp_path / generators.CACHE).glob("*.safetensors")}
+    made = {path.name for path in (tmp_path / GeneratorRecipe.cache).glob("*.safetensors")}
     assert len(made) == 2  # exogenous and regressed are one training
 
 
-def test_judges_share_no_patient_with_the_experiments() -> None:
-    judge = probes.judges(QUICK)["sex"]
-    ours = recipes.patients("C", QUICK).pa["age"][:50].numpy()
-    theirs = judge.data()[0].table.age.to_numpy()[:50]
-    assert judge.cohort != QUICK.cohort and not np.isin(theirs, ours).any()
-    assert len({judge.file for judge in probes.judges(QUICK).values()}) == 4
+def test_probes_share_no_patient_with_the_experiments() -> None:
+    probe = probes(QUICK)["sex"]
+    ours = phantom_cohort("C", QUICK).pa["age"][:50].numpy()
+    theirs = probe.data()[0].table.age.to_numpy()[:50]
+    assert probe.cohort != QUICK.cohort and not np.isin(theirs, ours).any()
+    assert len({probe.file for probe in probes(QUICK).values()}) == 4
 
 
 def test_committed_weights_reproduce_the_committed_soundness() -> None:
-    book = recipes.preset("book")
-    readers = {name: probes.obtain_judge(j) for name, j in probes.judges(book).items()}
+    book = preset("book")
+    readers = {name: p.obtain() for name, p in probes(book).items()}
     found = soundness(
-        generators.obtain_generator(generators.GeneratorRecipe(book, seed=0)),
-        recipes.parts("C", book)["test"].take(range(300)),
+        GeneratorRecipe(book, seed=0).obtain(),
+        parts("C", book)["test"].take(range(300)),
         classifiers=readers,
-        audited={"basic": recipes.obtain(recipes.Recipe(book)), "strong": readers["effusion"]},
-        graph=CHEST,
-        truth=recipes.patients("C", book).oracle,
-        floor=Derived(recipes.patients("C", book).oracle, fresh_detector),
-        interventions=results.TRIED,
+        audited={"basic": PredictorRecipe(book).obtain(), "strong": readers["effusion"]},
+        truth=phantom_cohort("C", book).oracle,
         axioms=["faithfulness", "effectiveness"],
         effects=["direct"],
     )
     keys = ["axiom", "intervention", "effect", "measure", "classifier"]
-    kept = pd.read_csv(tables.RESULTS / results.SOUNDNESS).fillna({"classifier": ""})
+    kept = pd.read_csv(tables.RESULTS / learned.SOUNDNESS).fillna({"classifier": ""})
     kept = kept[kept.generator == "learned-0"].set_index(keys)
     found = found.set_index(keys)
     assert len(found) > 20
@@ -227,11 +220,7 @@ def test_committed_weights_reproduce_the_committed_soundness() -> None:
         )
 
 
-def test_what_comes_with_the_project_is_found() -> None:
-    book = recipes.preset("book")
-    assert (generators.COMMITTED / generators.GeneratorRecipe(book).file).is_file()
-    for judge in probes.judges(book).values():
-        assert (probes.COMMITTED / judge.file).is_file()
+def test_the_tables_that_come_with_the_project_are_found() -> None:
     assert len(tables.learned_means("C->M", "natural", ["S_var", "null_abs"])) == 10
     assert list(learned_studies("C->M")) == ["learned-0", "learned-1", "learned-2"]
     assert list(learned_studies("C->M", effect="total")) == ["learned-0"]
@@ -239,15 +228,15 @@ def test_what_comes_with_the_project_is_found() -> None:
 
 
 def test_committed_weights_reproduce_the_committed_estimates() -> None:
-    book = recipes.preset("book")
+    book = preset("book")
     run = Run(book, "C->C", "balanced", generator="learned-0")
-    data = test_set("C", book, "balanced")
-    made = {m.name: r for m, r in run.recipes().items() if m == Member("basic", 0.0, 0)}
-    readers = {name: recipes.obtain(recipe) for name, recipe in made.items()}
+    data = held_out("C", book, "balanced")
+    made = {m.name: r for m, r in run.recipes().items() if m == PredictorId("basic", 0.0, 0)}
+    readers = {name: recipe.obtain() for name, recipe in made.items()}
     said = marginalise(runs.find_generator(run), readers, data, paper_grid())
-    found = study({Member("basic", 0.0, 0): said["basic 0 seed 0"]}, replicates=2)
+    found = study({PredictorId("basic", 0.0, 0): said["basic 0 seed 0"]}, replicates=2)
     kept = learned_studies("C->C")["learned-0"]
-    row = kept.members.index(Member("basic", 0.0, 0))
+    row = kept.members.index(PredictorId("basic", 0.0, 0))
     assert set(found.values) == set(kept.values)
     for name, values in found.values.items():
         assert values[0, 0] == pytest.approx(kept.values[name][row, 0], abs=1e-3, rel=1e-2), name

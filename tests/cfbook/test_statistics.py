@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from cfbook.study.runs import Member
+from cfbook.study.runs import PredictorId
 from cfbook.study.statistics import Study, study
 from cfbook.theory import estimators
 from cfchest.graph import paper_grid
@@ -19,7 +19,7 @@ N, REPLICATES = 240, 40
 STANDARD = ("R_orig", "R_IE", "R_WC", "ECE_marg", "S_var", "S_flip", "S_rank", "tau_b")
 
 
-def made_up(member: Member, bias: float) -> Predictions:
+def made_up(member: PredictorId, bias: float) -> Predictions:
     """Scores that know the label, and answer to sex by ``bias`` and to age a little."""
     people = np.random.default_rng(5)
     y = people.random(N) < 0.35
@@ -50,14 +50,14 @@ def made_up(member: Member, bias: float) -> Predictions:
 
 
 @pytest.fixture(scope="module")
-def given() -> dict[Member, Predictions]:
+def given() -> dict[PredictorId, Predictions]:
     kinds = [("basic", 0.0, 0.0), ("sex", 0.8, 1.0)]
-    members = {Member(f, s, seed): bias for f, s, bias in kinds for seed in range(3)}
+    members = {PredictorId(f, s, seed): bias for f, s, bias in kinds for seed in range(3)}
     return {member: made_up(member, bias) for member, bias in members.items()}
 
 
 @pytest.fixture(scope="module")
-def found(given: dict[Member, Predictions]) -> Study:
+def found(given: dict[PredictorId, Predictions]) -> Study:
     return study(given, replicates=REPLICATES, rank_replicates=10)
 
 
@@ -80,7 +80,7 @@ def resampled(given: Predictions, which: int) -> Predictions:
 @pytest.mark.parametrize("name", STANDARD)
 @pytest.mark.parametrize("which", [0, 7])
 def test_a_replicate_is_the_metric_of_resampled_patients(
-    name: str, which: int, given: dict[Member, Predictions], found: Study
+    name: str, which: int, given: dict[PredictorId, Predictions], found: Study
 ) -> None:
     for i, predictions in enumerate(given.values()):
         again = resampled(predictions, which).evaluate()[name]
@@ -88,7 +88,9 @@ def test_a_replicate_is_the_metric_of_resampled_patients(
         assert found.values[name][i, 0] == pytest.approx(predictions.evaluate()[name], rel=1e-9)
 
 
-def test_areas_are_those_of_scikit_learn(given: dict[Member, Predictions], found: Study) -> None:
+def test_areas_are_those_of_scikit_learn(
+    given: dict[PredictorId, Predictions], found: Study
+) -> None:
     for i, predictions in enumerate(given.values()):
         for column, rows in ((0, predictions), (4, resampled(predictions, 3))):
             y, score, sex = rows.y.numpy(), rows.logit_obs.numpy(), rows.parents["sex"].numpy()
@@ -99,7 +101,7 @@ def test_areas_are_those_of_scikit_learn(given: dict[Member, Predictions], found
 
 
 def test_calibration_in_the_target_population_pools_all_worlds(
-    given: dict[Member, Predictions], found: Study
+    given: dict[PredictorId, Predictions], found: Study
 ) -> None:
     for i, rows in enumerate(given.values()):
         p, y = rows.logit_cf.sigmoid(), rows.y[:, None].expand(-1, 16)
@@ -119,7 +121,7 @@ def test_an_attribute_that_is_ignored_has_no_variance(found: Study) -> None:
 
 
 def test_subgroup_variances_agree_with_the_estimators(
-    given: dict[Member, Predictions], found: Study
+    given: dict[PredictorId, Predictions], found: Study
 ) -> None:
     rows = next(iter(given.values()))
     nearest = paper_grid().nearest({name: rows.parents[name] for name in ("sex", "age")})
@@ -133,7 +135,7 @@ def test_subgroup_variances_agree_with_the_estimators(
     assert found.values["variance_ratio"][0, 0] == pytest.approx(max(ratios).item())
 
 
-def test_score_gaps_are_within_a_label(given: dict[Member, Predictions], found: Study) -> None:
+def test_score_gaps_are_within_a_label(given: dict[PredictorId, Predictions], found: Study) -> None:
     rows = list(given.values())[-1]
     score, sex, y = rows.logit_obs.sigmoid(), rows.parents["sex"], rows.y
     gaps = [
@@ -164,7 +166,7 @@ def test_the_interval_of_the_mean_holds_patients_and_trainings(found: Study) -> 
 
 
 def test_of_one_training_the_interval_is_that_of_its_patients(
-    given: dict[Member, Predictions],
+    given: dict[PredictorId, Predictions],
 ) -> None:
     member = next(iter(given))
     alone = study({member: given[member]}, replicates=REPLICATES, rank_replicates=10).summary()

@@ -8,9 +8,10 @@ from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from cfbook.study.recipes import COMMITTED, Recipe, parts, patients, preset
+from cfbook.study.cohorts import parts, phantom_cohort
+from cfbook.study.presets import preset
+from cfbook.study.recipes import PredictorRecipe
 from cfchest.data import Dataset
-from cfchest.graph import CHEST
 from cfchest.phantom import Cohort, Phantom
 from cfcore.metrics import auc
 from cfscm.networks import ImageNetwork, load
@@ -34,7 +35,7 @@ def test_patients_look_as_they_did(hospital: str) -> None:
 
 @pytest.fixture(scope="module")
 def reader() -> ImageNetwork:
-    return load(COMMITTED / Recipe(BOOK).file, graph=CHEST)
+    return load(PredictorRecipe.committed / PredictorRecipe(BOOK).file)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def counterfactual(
     reader: ImageNetwork, data: Dataset, do: dict, noise: dict | None = None
 ) -> Tensor:
     """Scores of the true counterfactuals, perhaps under other noise."""
-    cohort: Cohort = patients("C", BOOK)
+    cohort: Cohort = phantom_cohort("C", BOOK)
     pa = data.parents
     index = torch.tensor(data.table.image.to_numpy())
     held = {name: value[index] for name, value in cohort.noise.items()} | (noise or {})
@@ -68,7 +69,7 @@ def test_effusion_is_as_difficult_as_intended(score: Tensor, test_part: Dataset)
 def test_detector_noise_matters_little_beside_sex_and_age(
     reader: ImageNetwork, score: Tensor, test_part: Dataset
 ) -> None:
-    cohort, pa = patients("C", BOOK), test_part.parents
+    cohort, pa = phantom_cohort("C", BOOK), test_part.parents()
     index = torch.tensor(test_part.table.image.to_numpy())
     fresh = {"detector": cohort.noise["detector"][index] + 1}
     older = (pa["age"] + 30).clamp(max=90)
@@ -85,7 +86,7 @@ def test_detector_noise_matters_little_beside_sex_and_age(
 
 
 def test_the_other_sex_changes_the_image_by_21_to_27_decibels(test_part: Dataset) -> None:
-    cohort, pa = patients("C", BOOK), test_part.parents
+    cohort, pa = phantom_cohort("C", BOOK), test_part.parents()
     index = torch.tensor(test_part.table.image.to_numpy())
     noise = {name: value[index] for name, value in cohort.noise.items()}
     acted = cohort.phantom.act(pa, {"sex": 1 - pa["sex"]}, effect="total")

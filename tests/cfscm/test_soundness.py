@@ -10,9 +10,9 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from cfbook.study.generators import untrained
 from cfbook.study.leak import LEAK
 from cfbook.study.learned import RESULTS
+from cfbook.study.recipes import GeneratorRecipe
 from cfbook.theory.noise import generator_noise
 from cfchest.data import Dataset, from_phantom
 from cfchest.graph import CHEST
@@ -413,7 +413,7 @@ def test_the_kept_probes_find_the_leak_of_the_learned_noise_and_none_of_the_true
 def test_the_command_probes_generators_the_oracle_and_the_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cfbook.study.leak.obtain_generator", untrained)
+    monkeypatch.setattr(GeneratorRecipe, "obtain", GeneratorRecipe.untrained)
     words = ["results", "--leak", "--preset", "smoke", "--generators", "1", "--patients", "60"]
     assert main([*words, "--out", str(tmp_path)]) == 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from cfbook.production.interactive.explorer import explorer
 from cfbook.production.interactive.playground import matrix, playground
 from cfbook.production.interactive.stills import explorer_still, playground_still
-from cfbook.study.recipes import Preset, preset
+from cfbook.study.presets import Preset, preset
 from cfcore.files import check_writable, write_atomically
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from cfbook.production.interactive.playground import MEMBERS, TRAINED, label, with_offset
-from cfbook.study.cohorts import test_set
-from cfbook.study.generators import GeneratorRecipe, obtain_generator
-from cfbook.study.recipes import Preset, Recipe, obtain, patients
-from cfbook.study.runs import Member
+from cfbook.study.cohorts import held_out, phantom_cohort
+from cfbook.study.presets import Preset
+from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
+from cfbook.study.runs import PredictorId
 from cfchest.cohorts import age_group
 from cfchest.data import Dataset
 from cfchest.graph import paper_grid
@@ -77,9 +77,11 @@ def _packed(images: np.ndarray) -> str:
     return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode()
 
 
-def _scores(generator: Generator, data: Dataset, preset: Preset) -> dict[Member, Predictions]:
+def _scores(generator: Generator, data: Dataset, preset: Preset) -> dict[PredictorId, Predictions]:
     """What each predictor of the pages says of some patients in every world."""
-    readers = {m: obtain(Recipe(preset, HOSPITAL, m.family, m.strength, m.seed)) for m in TRAINED}
+    readers = {
+        m: PredictorRecipe(preset, HOSPITAL, m.family, m.strength, m.seed).obtain() for m in TRAINED
+    }
     named = {m.name: reader for m, reader in readers.items()}
     found = marginalise(generator, named, data, paper_grid())
     return with_offset({m: found[m.name] for m in TRAINED})
@@ -102,12 +104,12 @@ def explorer(preset: Preset) -> dict[str, object]:
         ``truth`` and ``learned``; and ``pictures``, packed: as observed, then each world
         of the truth, then each world as learned. Men come first, ages from low to high.
     """
-    data = test_set(HOSPITAL, preset, "balanced")
+    data = held_out(HOSPITAL, preset, "balanced")
     data = data.take(one_of_each_kind(data.table))
     grid = paper_grid()
     makers = {
-        "truth": patients(HOSPITAL, preset).oracle,
-        "learned": obtain_generator(GeneratorRecipe(preset, HOSPITAL, _SEED)),
+        "truth": phantom_cohort(HOSPITAL, preset).oracle,
+        "learned": GeneratorRecipe(preset, HOSPITAL, _SEED).obtain(),
     }
     drawn = [data[:], *(worlds(generator, data, grid) for generator in makers.values())]
     series = grey(torch.cat(drawn, dim=1))  # (N, 1 + 2 K, H, W)

@@ -7,24 +7,26 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cfbook.study.recipes import Preset
-from cfbook.study.runs import Member, Run, predictions
+from cfbook.study.presets import Preset
+from cfbook.study.runs import PredictorId, Run, predictions
 from cfchest.offsets import offset
 from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
 
 _PATIENTS = 320  # twenty for each of sixteen worlds
-_BASIC = Member("basic", 0.0, 0)
-_BIASED = [Member(family, strength, 0) for family in ("sex", "age") for strength in (0.8, 0.95)]
+_BASIC = PredictorId("basic", 0.0, 0)
+_BIASED = [
+    PredictorId(family, strength, 0) for family in ("sex", "age") for strength in (0.8, 0.95)
+]
 TRAINED = (_BASIC, *_BIASED)
-_DERIVED = Member("logit", 1.0, 0)
+_DERIVED = PredictorId("logit", 1.0, 0)
 MEMBERS = (_BASIC, _DERIVED, *_BIASED)
 """The unbiased predictor first; the others are compared with it."""
 
 _LABELS = {"basic": "unbiased", "logit": "logit offset", "sex": "sex bias", "age": "age bias"}
 
 
-def label(member: Member) -> str:
+def label(member: PredictorId) -> str:
     """What a predictor is called on the pages.
 
     Example:
@@ -35,13 +37,13 @@ def label(member: Member) -> str:
     return _LABELS[member.family] + strength
 
 
-def with_offset(given: Mapping[Member, Predictions]) -> dict[Member, Predictions]:
+def with_offset(given: Mapping[PredictorId, Predictions]) -> dict[PredictorId, Predictions]:
     """The predictions of :data:`MEMBERS`, that of the logit offset derived from its base."""
     derived = {_DERIVED: offset(given[_BASIC], _DERIVED.strength)}
     return {member: derived.get(member) or given[member] for member in MEMBERS}
 
 
-def matrix(preset: Preset) -> dict[Member, Predictions]:
+def matrix(preset: Preset) -> dict[PredictorId, Predictions]:
     """The first patients of the balanced test set of hospital C, logits in float32."""
     found = predictions(Run(preset, "C->C", "balanced"))
     return {member: _head(found[member], _PATIENTS) for member in MEMBERS}
@@ -69,7 +71,7 @@ def _encoded(values: Tensor) -> str:
     return base64.b64encode(values.to(torch.float32).numpy().astype("<f4").tobytes()).decode()
 
 
-def playground(given: Mapping[Member, Predictions]) -> dict[str, object]:
+def playground(given: Mapping[PredictorId, Predictions]) -> dict[str, object]:
     """The data of the metric playground, ready for JSON.
 
     Args:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cfbook.production.interactive.playground import label
-from cfbook.study.runs import Member
+from cfbook.study.runs import PredictorId
 from cfcore.metrics import cross_entropy_from_logits
 from cfcore.metrics.risk import patient_tail_losses
 from cfcore.predictions import Predictions
@@ -72,7 +72,7 @@ def _responses(ax: Axes, one: Mapping[str, object], g: int, ages: list[float]) -
         ax.legend(fontsize="small", frameon=False)
 
 
-def playground_still(given: Mapping[Member, Predictions]) -> bytes:
+def playground_still(given: Mapping[PredictorId, Predictions]) -> bytes:
     """The ladder of risks of every predictor, and the tail of one patient, as a PNG file.
 
     Args:
