@@ -26,11 +26,17 @@ import pandas as pd
 import torch
 
 from cfbook.study import presets, runs
-from cfbook.study.claims import TESTS, Outcome
-from cfbook.study.design import read_design
+from cfbook.study.claims import TESTS, Outcome, read_design
 from cfbook.study.learned import write_table
 from cfbook.study.runs import PredictorId
-from cfbook.study.statistics import Study, discrimination, padded, report, responses, strata, study
+from cfbook.study.statistics import (
+    Study,
+    areas,
+    padded,
+    paper_metrics,
+    responses,
+    study_predictions,
+)
 from cfcore.intervals import LARGE, SMALL, Rule, interval, rule
 from cfcore.predictions import Predictions
 from cfcore.resampling import check_resampling
@@ -105,11 +111,12 @@ def metrics_part(samples: int) -> pd.DataFrame:
     """One training: every statistic of three predictors, and a difference, at both sizes."""
     given = {PredictorId(name, 0.0, 0): p for name, p in three(committed()).items()}
     everyone = draw(given, POPULATION, np.random.default_rng(0))
-    truth = study(everyone, replicates=2, rank_replicates=1).values
+    truth = study_predictions(everyone, replicates=2, rank_replicates=1).values
     rows = []
     for size, sample in product((SMALL, LARGE), range(samples)):
         rng = np.random.default_rng([size, sample])
-        found = study(draw(given, size, rng), replicates=400, rank_replicates=200, seed=sample)
+        sampled = draw(given, size, rng)
+        found = study_predictions(sampled, replicates=400, rank_replicates=200, seed=sample)
         for name, values in found.values.items():
             true = truth[name][:, 0] * (size / POPULATION if name == "abs_rank_change" else 1)
             with np.errstate(invalid="ignore"):  # of ratios, some of which are infinite
@@ -127,9 +134,8 @@ def statistics(given: Given, *, replicates: int = 300, few: int = 200, seed: int
     sampling = check_resampling(len(first), None, replicates, 0, 0.95, seed=seed)
     weight = torch.cat(list(sampling.counts())).double()
     weight = torch.cat((torch.ones_like(weight[:1]), weight))
-    groups = strata(first.parents)
     every = [
-        report(p, sampling) | discrimination(p, weight[: 1 + few], groups) | responses(p, weight)
+        paper_metrics(p, sampling) | areas(p, weight[: 1 + few]) | responses(p, weight)
         for p in given.values()
     ]
     names = [name for name in every[0] if name not in RANKS]
@@ -173,8 +179,8 @@ def outcomes(found: Study) -> dict[tuple[str, str], Outcome]:
     for claim in read_design()["claims"]:
         if claim["id"] in CLAIMS:
             metrics = [name for name in claim.get("metrics", []) if name != "S_rank"]
-            here = dict(claim, settings=["C->C"], metrics=metrics)
-            for outcome in TESTS[claim["test"]](here, studies):
+            here = dict(claim, metrics=metrics)
+            for outcome in TESTS[claim["test"]](here, studies, "C->C"):
                 parts[claim["id"], outcome.item] = outcome
     return parts
 

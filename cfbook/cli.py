@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -66,7 +66,7 @@ class Source:
         if self.folders is not None:
             check_place(out / "any", self.folders.restricted)
             changes["folders"] = self.folders
-        return preset(self.preset, **changes)
+        return replace(preset(self.preset), **changes)
 
 
 BOOK, SMOKE = Source(), Source("smoke")
@@ -236,7 +236,7 @@ def missing(
         generators (DIR): Where trained generators are kept.
         patients (N): Test patients.
     """
-    from cfbook.study import label_free, last_figure, missing_labels
+    from cfbook.study import label_free, missing_labels
     from cfbook.study.recipes import GeneratorRecipe
 
     check_writable(out)
@@ -245,14 +245,16 @@ def missing(
     if part == "label-free":
         return [label_free.collect_label_free(preset, out / label_free.TABLE)]
     if part == "figure":
-        return [last_figure.collect_examples(recipe, out / last_figure.EXAMPLES, folder=folder)]
+        return [
+            missing_labels.collect_examples(recipe, out / missing_labels.EXAMPLES, folder=folder)
+        ]
     if part == "model":
         data = missing_labels.trial_patients(preset, patients)
         return missing_labels.collect_model(recipe, out, data, folder=folder)
     file, recipes = {
         "curve": (missing_labels.CURVE, missing_labels.curve_recipes),
-        "labels": (missing_labels.LABELS, missing_labels.label_recipes),
-        "trust": (missing_labels.LABELS, missing_labels.trust_recipes),
+        "labels": (missing_labels.FIFTH, missing_labels.label_recipes),
+        "trust": (missing_labels.FIFTH, missing_labels.trust_recipes),
         "stages": (missing_labels.ABLATION, missing_labels.stage_recipes),
     }[part]
     made, sizes = recipes(preset, seeds), {"folder": folder, "patients": patients}
@@ -440,7 +442,7 @@ def audit_paper(*, json: Path | None = None) -> list[str]:
 
     findings = audit(read_tables())
     if json is not None:
-        text = writing.dumps([finding.as_dict() for finding in findings], indent=2)
+        text = writing.dumps([asdict(finding) for finding in findings], indent=2)
         write_atomically(json, f"{text}\n".encode())
     lines = [
         f"{each.setting} {each.family} {each.strength:g} ({each.where}): {each.statement} "

@@ -1,4 +1,4 @@
-"""Pictures of studies: every function draws on the axes it is given, and computes nothing."""
+"""Pictures of studies: every function draws on the axes it is given."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +7,6 @@ import numpy as np
 
 from cfbook.study.claims import STEPS
 from cfbook.study.statistics import Study
-from cfbook.study.tables import kinds
 from cfcore.extras import needs
 from cfcore.intervals import interval, rule
 
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 
 COLOURS = {"basic": "0.35", "logit": "#0173b2", "sex": "#de8f05", "age": "#029e73"}
 MARKERS = {"basic": "o", "logit": "s", "sex": "D", "age": "^"}
-NAMES = {"basic": "basic", "logit": "logit offset", "sex": "sex bias", "age": "age bias"}
-STYLE = Path(__file__).with_name("book.mplstyle")
+FAMILIES = {"basic": "basic", "logit": "logit offset", "sex": "sex bias", "age": "age bias"}
+_STYLE = Path(__file__).with_name("book.mplstyle")
 
 
 def style() -> None:
@@ -28,7 +27,7 @@ def style() -> None:
     needs("matplotlib")
     import matplotlib.pyplot as plt
 
-    plt.style.use(STYLE)
+    plt.style.use(_STYLE)
 
 
 def ladder(
@@ -60,7 +59,7 @@ def ladder(
         bars(ax, x, cells, COLOURS[family])
         ax.plot(
             x, cells["mean"], color=COLOURS[family], marker=MARKERS[family], ls=linestyle,
-            label=NAMES[family],
+            label=FAMILIES[family],
         )  # fmt: skip
         ticks += zip(x, ["basic", *(f"{s:g}" for s in strengths)], strict=True)
         start = x[-1] + 2
@@ -93,7 +92,7 @@ def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
         y: The statistic on the vertical axis.
     """
     for family in ("basic", "sex", "age"):
-        strengths = [s for name, s in sorted(kinds(study)) if name == family]
+        strengths = [s for name, s in sorted(study.kinds) if name == family]
         for i, strength in enumerate(strengths):
             both = [study.column(name, family, strength) for name in (x, y)]
             for across, up in zip(*both, strict=True):
@@ -104,7 +103,7 @@ def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
             ax.scatter(
                 both[0][:, 0], both[1][:, 0], s=22 + 16 * i, color=COLOURS[family],
                 marker=MARKERS[family], alpha=0.9, edgecolor="white", lw=0.5, zorder=2,
-                label=NAMES[family] if i == len(strengths) - 1 else None,
+                label=FAMILIES[family] if i == len(strengths) - 1 else None,
             )  # fmt: skip
     ax.set(xlabel=x, ylabel=y)
 

@@ -1,5 +1,6 @@
-"""Pictures of the theory: every function draws on the axes it is given, and computes nothing."""
+"""Pictures of the theory: every function draws on the axes it is given, lines by the formulas."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,42 +8,39 @@ import torch
 
 from cfbook.figures.ladders import bars
 from cfbook.theory.estimators import tolerable_generator_noise
-from cfbook.theory.simulation import break_even_noise, break_even_size
+from cfbook.theory.simulation import break_even_noise
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-TITLES = {"correct model": "(a) correct model", "noise on top": "(b) noise on top"}
-NOISE = r"noise over variance, $\sigma^2_\mathrm{gen} / \sigma^2$"
-MARKERS = "os^Dv<>"
-GAIN, MORE, LOSS, NEVER = "C0", "C2", "C3", "0.6"
+_TITLES = {"correct model": "(a) correct model", "noise on top": "(b) noise on top"}
+NOISE_AXIS = r"noise over variance, $\sigma^2_\mathrm{gen} / \sigma^2$"
+_SIZES = "os^Dv<>"
+_TOP = 3.0  # the largest noise, as a multiple of the variance
 
 
-def region(ax: "Axes", regime: str, *, top: float = 3.0) -> None:
+def region(ax: "Axes", regime: str) -> None:
     """Where the counterfactual estimator gains, and where the paper promises that it does.
 
     Args:
         ax: Where to draw.
         regime: ``"correct model"`` or ``"noise on top"``.
-        top: The largest noise, as a multiple of the variance.
     """
     share = torch.linspace(0.01, 1, 300, dtype=torch.float64)
-    promised = tolerable_generator_noise(1.0, share, 1)
-    sharp = break_even_noise(1.0, share, 1)
+    promised, sharp = tolerable_generator_noise(1.0, share, 1), break_even_noise(1.0, share, 1)
     on_top = regime == "noise on top"
-    limit = sharp.clamp(max=top) if on_top else torch.ones_like(share)
-    beyond, colour = ("loses", LOSS) if on_top else ("cannot occur", NEVER)
-    ax.fill_between(share, 0, promised, color=GAIN, alpha=0.45, lw=0, label="gains, as promised")
-    ax.fill_between(
-        share, promised, limit, color=MORE, alpha=0.45, lw=0, label="gains all the same"
-    )
-    ax.fill_between(share, limit, top, color=colour, alpha=0.3, lw=0, label=beyond)
+    limit = sharp.clamp(max=_TOP) if on_top else torch.ones_like(share)
+    beyond = ("C3", 0.3, "loses") if on_top else ("0.6", 0.3, "cannot occur")
+    bands = [(0, promised, "C0", 0.45, "gains, as promised")]
+    bands += [(promised, limit, "C2", 0.45, "gains all the same"), (limit, _TOP, *beyond)]
+    for low, high, colour, alpha, words in bands:
+        ax.fill_between(share, low, high, color=colour, alpha=alpha, lw=0, label=words)
     ax.plot(share, promised, color="black", ls="--", lw=1)
     if on_top:
         ax.plot(share, sharp, color="black", lw=1)
-    ax.set(title=TITLES[regime], xlabel="share of the subgroup, $n_z / n$", xlim=(0, 1))
-    ax.set(ylim=(0, top))
+    ax.set(title=_TITLES[regime], xlabel="share of the subgroup, $n_z / n$")
+    ax.set(xlim=(0, 1), ylim=(0, _TOP))
     ax.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
 
 
@@ -72,19 +70,27 @@ def variances(ax: "Axes", frame: "pd.DataFrame", regime: str) -> None:
                  for k, level in enumerate(levels)]  # fmt: skip
         for cell, colour in [*cells, (many[rarest & (many.n == n)], "black")]:
             bars(ax, cell.noise + shift, cell, colour)
-            ax.plot(cell.noise + shift, cell.variance, MARKERS[j], color=colour, ms=3.5)
-        ax.plot([], [], MARKERS[j], color="0.4", label=f"$n$ = {n}")
+            ax.plot(cell.noise + shift, cell.variance, _SIZES[j], color=colour, ms=3.5)
+        ax.plot([], [], _SIZES[j], color="0.4", label=f"$n$ = {n}")
     ticks = [1, 2, 5, 10]
-    ax.set(yscale="log", yticks=ticks, yticklabels=ticks, title=TITLES[regime], xlabel=NOISE)
+    ax.set(yscale="log", yticks=ticks, yticklabels=ticks, title=_TITLES[regime], xlabel=NOISE_AXIS)
     ax.minorticks_off()
 
 
-def errors(ax: "Axes", frame: "pd.DataFrame", *, bias: float, variance: float) -> None:
+def errors(
+    ax: "Axes",
+    frame: "pd.DataFrame",
+    crossing: Mapping[float, float],
+    *,
+    bias: float,
+    variance: float,
+) -> None:
     """Mean squared errors against the size of the test set, with the sizes that break even.
 
     Args:
         ax: Where to draw.
         frame: What :func:`cfbook.theory.simulation.biased_errors` returns.
+        crossing: By share, the size that breaks even; infinite if none does.
         bias: The bias of the generator.
         variance: The variance of the score.
     """
@@ -101,8 +107,7 @@ def errors(ax: "Axes", frame: "pd.DataFrame", *, bias: float, variance: float) -
         )
         bars(ax, part.n, part, f"C{k}")
         ax.plot(part.n, part.error, ".", color=f"C{k}")
-        even = break_even_size(variance, share, bias).item()
-        if bias:
+        if np.isfinite(even := crossing[share]):
             ax.plot(even, variance / (share * even), "o", mfc="none", mec=f"C{k}", ms=11, mew=1.5)
     ax.set(xscale="log", yscale="log", ylabel="mean squared error")
     ax.set_xlabel("patients in the test set, $n$")
@@ -114,7 +119,7 @@ def biases(ax: "Axes", frame: "pd.DataFrame") -> None:
 
     Args:
         ax: Where to draw.
-        frame: Columns ``world, generator`` and those of :func:`cfbook.theory.images.judge`.
+        frame: Columns ``world, generator`` and those of :func:`cfbook.theory.images.bias_verdict`.
     """
     place = {world: -k for k, world in enumerate(frame.world.unique())}
     limit = frame.groupby("world", sort=False).limit.first()
@@ -123,7 +128,7 @@ def biases(ax: "Axes", frame: "pd.DataFrame") -> None:
     for k, (generator, part) in enumerate(frame.groupby("generator", sort=False)):
         reach = [part.bias - part.low, part.high - part.bias]
         y = part.world.map(place) + 0.15 - 0.3 * k
-        ax.errorbar(part.bias, y, xerr=reach, fmt=MARKERS[k], color=f"C{k}", label=generator)
+        ax.errorbar(part.bias, y, xerr=reach, fmt=_SIZES[k], color=f"C{k}", label=generator)
     ax.axvline(0, color="0.3", lw=0.8)
     ax.set_yticks(list(place.values()), list(place))
     ax.set_xlabel("bias of the mean score, a probability")

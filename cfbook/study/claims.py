@@ -1,49 +1,55 @@
 r"""Each claim of the paper, tested as ``data/claims.yml`` says, with an interval and a verdict.
 
-The design was written down before the results were looked at. A test is a function of a claim and
-of the studies that returns statistics of the trainings at hand. :func:`judge` calls it on all
-trainings, and without each of them, for an interval (:mod:`cfcore.intervals`); what it is compared
-with, and what that says, is settled by :mod:`cfbook.study.design` alone.
+The design was written down before the results were looked at; thresholds and directions are read
+from it wherever a verdict is given. A test is a function of a claim, the studies and a setting that
+returns statistics of the trainings at hand. :func:`verdicts` calls it on all trainings, and without
+each of them, for an interval (:mod:`cfcore.intervals`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy import stats
 
-from cfbook.paths import data_file
-from cfbook.study.design import DESIGN, RISES, Claim, criterion, read_design, reported
-from cfbook.study.runs import BETAS, SETTINGS, STRENGTHS
+from cfbook.paths import DATA
+from cfbook.printed_tables import METRICS, published
+from cfbook.study.runs import BETAS, SETTINGS, STRENGTHS, PredictorId
 from cfbook.study.statistics import Study
 from cfcore.checks import InputError
 from cfcore.generator import Effect
 from cfcore.intervals import Rule, interval, rule
+from cfcore.metrics.ranking import correlation
 
-PAPER = data_file("paper")
+DESIGN = DATA / "claims.yml"
+_RISES = "S_var rises"
 
-FALLING = ("S_rank", "tau_b")
+COUNTED = ("supported", "inconclusive", "not supported")
+TIED, CERTAIN = "no difference possible", "holds by construction"
+VERDICTS = (*COUNTED, TIED, CERTAIN)
+"""All verdicts. The last two count neither for a claim nor against it: metrics that are tied at the
+ceiling in every training, and tests that hold by construction."""
+
+_FALLING = ("S_rank", "tau_b")
 STEPS = {"logit": BETAS, "sex": STRENGTHS, "age": STRENGTHS}
 BIASED = [(family, strength) for family in ("sex", "age") for strength in STRENGTHS]
-TRAINED = [("basic", 0.0), *BIASED]
-EVERYONE = [*TRAINED, *(("logit", beta) for beta in BETAS)]
+NETWORKS = [("basic", 0.0), *BIASED]
+EVERYONE = [*NETWORKS, *(("logit", beta) for beta in BETAS)]
+_COUNT, CORRELATION = Rule(0, 9), Rule(-1, 1)
 
+_Claim = Mapping[str, object]
 Studies = Mapping[tuple[str, str, Effect], Study]
 """Studies by setting, test set and effect."""
 
 
-COUNT, CORRELATION = Rule(0, 9), Rule(-1, 1)
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """What one test found.
+    """What one test found in one setting.
 
     Attributes:
-        setting: The setting it was made in.
         item: What it is about, where a claim has several parts.
         values: The statistic, shape (1 + B,): the estimate, then its replicates.
         rule: How its interval is made.
@@ -52,7 +58,6 @@ class Outcome:
         attainable: The largest value that it could have had, where that is less than its range.
     """
 
-    setting: str
     item: str
     values: np.ndarray
     rule: Rule
@@ -60,85 +65,150 @@ class Outcome:
     paper: float = np.nan
     attainable: float = np.nan
 
+    @property
+    def tied(self) -> bool:
+        """Whether two metrics were compared that both did as well as can be, in every training."""
+        return self.attainable == 0 and self.values[0] == 0
+
+
+def read_design(path: Path = DESIGN) -> dict[str, object]:
+    """The design of the experiments, as it was written down."""
+    import yaml
+
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def _criterion(claim: _Claim, item: str) -> tuple[float, bool]:
+    """What a part of a claim is compared with: the threshold, and whether to be above it.
+
+    Example:
+        >>> claim = {"threshold": 0, "direction": "R_orig below, R_IE above"}
+        >>> _criterion(claim, "R_orig, sex"), _criterion(claim, "R_IE, age")
+        ((0, False), (0, True))
+    """
+    if item == _RISES:
+        return claim["transitions"], True
+    direction = claim.get("direction", "above")
+    ways = dict(part.split() for part in direction.split(", ")) if " " in direction else {}
+    return claim["threshold"], ways.get(item.split(",")[0], direction) == "above"
+
+
+def verdict(claim: _Claim, item: str, low: float, high: float, *, tied: bool = False) -> str:
+    """Supported if the whole interval is beyond the threshold, not if none of it is.
+
+    Args:
+        claim: The claim, which also says of which parts nothing else could have been found.
+        item: Its part.
+        low: The lower end of the interval.
+        high: The upper end.
+        tied: Whether two metrics are compared that both did as well as can be.
+
+    Example:
+        >>> claim = {"threshold": 0}
+        >>> [verdict(claim, "S_var", *ends) for ends in ((0.2, 0.6), (-0.1, 0.6), (-0.5, 0.0))]
+        ['supported', 'inconclusive', 'not supported']
+        >>> claim = {"threshold": 1, "direction": "below", "cannot_fail": {"ratio": "by algebra"}}
+        >>> [verdict(claim, "ratio", 0.1, high) for high in (0.2, 2.0)]
+        ['holds by construction', 'inconclusive']
+    """
+    threshold, above = _criterion(claim, item)
+    if not above:
+        low, high, threshold = -high, -low, -threshold
+    if tied:
+        return TIED
+    if low > threshold:
+        return CERTAIN if item in claim.get("cannot_fail", ()) else "supported"
+    return "not supported" if high <= threshold else "inconclusive"
+
+
+def correct_transitions(values: np.ndarray) -> np.ndarray:
+    r"""Correct transition count (CTC): does a metric rise at every step towards more bias?
+
+    .. math:: \sum_{c} \sum_{j} \mathbb{1}\big[ m_{c,j+1} > m_{c,j} \big]
+
+    Each chain c starts at the unbiased predictor and goes to ever more biased ones; the paper has
+    three chains of three steps, nine transitions. Only strict increases count. The count is taken
+    for each training and then averaged. For metrics that should fall with bias (``S_rank``,
+    ``tau_b``), pass the negative values.
+
+    Worked by hand in :doc:`/notebooks/metrics`.
+
+    Args:
+        values: A metric along the chains, shape (..., chains, steps + 1); the leading axes are
+            trainings and replicates.
+
+    Returns:
+        The counts, shape (...); NaN where a value is.
+
+    Example:
+        >>> correct_transitions(np.array([[0.1, 0.2, 0.2, 0.4], [0.1, 0.0, 0.2, 0.3]])).item()
+        4.0
+    """
+    steps = np.diff(values, axis=-1)
+    undefined = np.isnan(steps).any(axis=(-2, -1))
+    return np.where(undefined, np.nan, (steps > 0).sum(axis=(-2, -1)))
+
 
 def chain(study: Study, statistic: str, family: str) -> np.ndarray:
-    """A statistic along a chain from ``basic`` to the strongest bias, (seeds, steps + 1, 1 + B)."""
+    """A statistic along a chain from ``basic`` to the strongest bias, (seeds, 1 + B, steps + 1)."""
     start = study.column(statistic, "basic")
     steps = [study.column(statistic, family, strength) for strength in STEPS[family]]
-    return np.stack([start, *steps], axis=1)
+    return np.stack([start, *steps], axis=-1)
 
 
-def transitions(study: Study, statistic: str, families: Sequence[str]) -> np.ndarray:
+def transitions(study: Study, statistic: str, families: Sequence[str] = tuple(STEPS)) -> np.ndarray:
     """Correct transitions of each training, shape (seeds, 1 + B); NaN where undefined."""
-    sign = -1 if statistic in FALLING else 1
-    values = np.concatenate(
-        [sign * np.diff(chain(study, statistic, f), axis=1) for f in families], 1
-    )
-    return np.where(np.isnan(values).any(axis=1), np.nan, (values > 0).sum(axis=1))
+    chains = np.stack([chain(study, statistic, family) for family in families], axis=-2)
+    return correct_transitions(-chains if statistic in _FALLING else chains)
 
 
-def counts(claim: Claim, studies: Studies, setting: str, statistic: str) -> np.ndarray:
-    """Correct transitions out of nine, on the test set of a setting or on those it shares."""
-    if claim.get("testset") != "shares":
-        main = studies[setting, SETTINGS[setting].testset, "direct"]
-        return transitions(main, statistic, tuple(STEPS))
-    sex, age = (studies[setting, f"shares-{family}", "direct"] for family in ("sex", "age"))
-    return transitions(sex, statistic, ("logit", "sex")) + transitions(age, statistic, ("age",))
+def _printed_count(setting: str, statistic: str) -> float:
+    """Correct transitions in the paper: as printed, or counted in the printed means."""
+    kinds = [kind for kind, names in METRICS.items() if statistic in names]
+    if not kinds:
+        return np.nan
+    means = published(setting, kinds[0])[statistic]
+    if "ctc" in means:
+        return float(means["ctc"].item())
+    members = tuple(PredictorId(family, strength, 0) for family, strength in means.index)
+    return transitions(Study(members, {statistic: means.to_numpy()[:, None]}), statistic).item()
 
 
-def averaged(values: np.ndarray) -> dict[str, object]:
-    """The mean over trainings, (seeds, 1 + B) to (1 + B,), and each by itself."""
-    return {"values": values.mean(axis=0), "by_seed": values[:, 0].tolist()}
-
-
-def main_study(studies: Studies, setting: str, effect: Effect = "direct") -> Study:
+def _main_study(studies: Studies, setting: str, effect: Effect = "direct") -> Study:
     """The study of the test set of a setting."""
     return studies[setting, SETTINGS[setting].testset, effect]
 
 
-def printed_count(setting: str, statistic: str, paper: Path = PAPER) -> float:
-    """Correct transitions in the paper: as printed, or counted in the printed means.
-
-    A table of the main text counts before its repetition in the appendix, which differs in a row.
-    """
-    for table, where in product(("risk", "calibration", "stability"), ("main", "appendix")):
-        frame = pd.read_csv(paper / f"{table}.csv")
-        rows = frame[(frame.setting == setting) & (frame["where"] == where)]
-        if statistic not in rows or rows[statistic].isna().all():
-            continue
-        counted = rows[rows.family == "ctc"]
-        if len(counted):
-            return float(counted[statistic].item())
-        means = rows.astype({"strength": float}).set_index(["family", "strength"])[statistic]
-        sign = -1 if statistic in FALLING else 1
-        steps = [
-            np.diff([means["basic", 0.0], *(means[family, s] for s in STEPS[family])])
-            for family in STEPS
-        ]
-        return float((sign * np.concatenate(steps) > 0).sum())
-    return np.nan
+def _over_trainings(values: np.ndarray) -> dict[str, object]:
+    """The mean over trainings, (seeds, 1 + B) to (1 + B,), and each by itself."""
+    return {"values": values.mean(axis=0), "by_seed": values[:, 0].tolist()}
 
 
-def ctc(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def counts(claim: _Claim, studies: Studies, setting: str, statistic: str) -> np.ndarray:
+    """Correct transitions out of nine, on the test set of a setting or on those it shares."""
+    if claim.get("testset") != "shares":
+        return transitions(_main_study(studies, setting), statistic)
+    sex, age = (studies[setting, f"shares-{family}", "direct"] for family in ("sex", "age"))
+    return transitions(sex, statistic, ("logit", "sex")) + transitions(age, statistic, ("age",))
+
+
+def _ctc(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """Correct transition counts against a threshold."""
-    for setting in claim["settings"]:
-        for name in claim["metrics"]:
-            found = averaged(counts(claim, studies, setting, name))
-            yield Outcome(setting, name, **found, rule=COUNT, paper=printed_count(setting, name))
+    for name in claim["metrics"]:
+        found = _over_trainings(counts(claim, studies, setting, name))
+        yield Outcome(name, **found, rule=_COUNT, paper=_printed_count(setting, name))
 
 
-def ctc_difference(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def _ctc_difference(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """Correct transitions of one metric beyond those of another, and how many there could be."""
-    other = claim["against"]
-    for setting in claim["settings"]:
-        reference = counts(claim, studies, setting, other)
-        room = COUNT.most - reference[:, 0].mean()
-        for name in claim["metrics"]:
-            found = averaged(counts(claim, studies, setting, name) - reference)
-            paper = printed_count(setting, name) - printed_count(setting, other)
-            paper = np.nan if claim.get("testset") else paper
-            item, kind = f"{name} - {other}", COUNT.difference()
-            yield Outcome(setting, item, **found, rule=kind, paper=paper, attainable=room)
+    other, kind = claim["against"], _COUNT.difference()
+    reference = counts(claim, studies, setting, other)
+    room = _COUNT.most - reference[:, 0].mean()
+    for name in claim["metrics"]:
+        found = _over_trainings(counts(claim, studies, setting, name) - reference)
+        paper = _printed_count(setting, name) - _printed_count(setting, other)
+        paper = np.nan if claim.get("testset") else paper
+        yield Outcome(f"{name} - {other}", **found, rule=kind, paper=paper, attainable=room)
 
 
 def columns(study: Study, statistic: str, kinds: Sequence[tuple[str, float]]) -> np.ndarray:
@@ -148,11 +218,10 @@ def columns(study: Study, statistic: str, kinds: Sequence[tuple[str, float]]) ->
 
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Pearson correlation along the first axis, in each replicate."""
-    x, y = x - x.mean(axis=0), y - y.mean(axis=0)
-    return (x * y).sum(axis=0) / np.sqrt((x**2).sum(axis=0) * (y**2).sum(axis=0))
+    return torch.vmap(correlation, in_dims=1)(*map(torch.as_tensor, (x, y))).numpy()
 
 
-def partial(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+def partial_correlation(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Correlation of x and y given z, along the first axis, in each replicate."""
     xy, xz, yz = pearson(x, y), pearson(x, z), pearson(y, z)
     return (xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2))
@@ -163,39 +232,34 @@ def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return pearson(stats.rankdata(x, axis=0), stats.rankdata(y, axis=0))
 
 
-def gap_correlation(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def _gap_correlation(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """Stability against the worst gap of the AUC, over trained predictors and trainings."""
-    for setting in claim["settings"]:
-        study = main_study(studies, setting)
-        area = columns(study, "AUC", TRAINED)
-        for attribute in claim["attributes"]:
-            gap = columns(study, f"gap_{attribute}", TRAINED)
-            for name in claim["metrics"]:
-                metric = columns(study, name, TRAINED)
-                r = partial(metric, gap, area) if "given" in claim else pearson(metric, gap)
-                yield Outcome(setting, f"{name}, {attribute}", r, CORRELATION)
+    study = _main_study(studies, setting)
+    area = columns(study, "AUC", NETWORKS)
+    for attribute in claim["attributes"]:
+        gap = columns(study, f"gap_{attribute}", NETWORKS)
+        for name in claim["metrics"]:
+            metric = columns(study, name, NETWORKS)
+            given = "given" in claim
+            r = partial_correlation(metric, gap, area) if given else pearson(metric, gap)
+            yield Outcome(f"{name}, {attribute}", r, CORRELATION)
 
 
-def score_gap_correlation(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def _score_gap_correlation(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """Stability of an attribute against the gap of mean scores within a label."""
-    for setting in claim["settings"]:
-        study = main_study(studies, setting)
-        for attribute in claim["attributes"]:
-            spread = np.sqrt(columns(study, f"S_var_{attribute}", TRAINED))
-            r = pearson(spread, columns(study, f"score_{attribute}", TRAINED))
-            yield Outcome(setting, attribute, r, CORRELATION)
+    study = _main_study(studies, setting)
+    for attribute in claim["attributes"]:
+        spread = np.sqrt(columns(study, f"S_var_{attribute}", NETWORKS))
+        r = pearson(spread, columns(study, f"score_{attribute}", NETWORKS))
+        yield Outcome(attribute, r, CORRELATION)
 
 
-def calibration_truth(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def _calibration_truth(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """Which calibration error follows that of the target population more closely?"""
-    for setting in claim["settings"]:
-        study = main_study(studies, setting)
-        truth = columns(study, "ECE_q", EVERYONE)
-        ours, theirs = (
-            spearman(columns(study, f"ECE_{kind}", EVERYONE), truth) for kind in ("marg", "orig")
-        )
-        kind = CORRELATION.difference()
-        yield Outcome(setting, "ECE_marg - ECE_orig", ours - theirs, kind)
+    study = _main_study(studies, setting)
+    truth, errors = columns(study, "ECE_q", EVERYONE), ("ECE_marg", "ECE_orig")
+    ours, theirs = (spearman(columns(study, name, EVERYONE), truth) for name in errors)
+    yield Outcome(" - ".join(errors), ours - theirs, CORRELATION.difference())
 
 
 def worse_pairs(study: Study, statistic: str) -> np.ndarray:
@@ -211,85 +275,76 @@ def worse_pairs(study: Study, statistic: str) -> np.ndarray:
     return np.mean(pairs, axis=0)
 
 
-def exposure_difference(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def _exposure_difference(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """How much more often S_var of the attribute tells a biased predictor from its control."""
     names = {"R_orig": "R_orig", "AUC gap": "gap_{}"}
-    for setting in claim["settings"]:
-        study = main_study(studies, setting)
-        for other in claim["against"]:
-            ours, theirs = (worse_pairs(study, one) for one in ("S_var_{}", names[other]))
-            item, room = f"S_var - {other}", 1 - theirs[:, 0].mean()
-            kind = Rule(0, 1).difference()
-            yield Outcome(setting, item, **averaged(ours - theirs), rule=kind, attainable=room)
+    study, kind = _main_study(studies, setting), Rule(0, 1).difference()
+    for other in claim["against"]:
+        ours, theirs = (worse_pairs(study, one) for one in ("S_var_{}", names[other]))
+        found, room = _over_trainings(ours - theirs), 1 - theirs[:, 0].mean()
+        yield Outcome(f"S_var - {other}", **found, rule=kind, attainable=room)
 
 
-def blind_spot(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def _blind_spot(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """The strongest bias against its control where the test set shares the shortcut."""
-    for setting in claim["settings"]:
-        for family in claim["families"]:
-            study = studies[setting, f"shares-{family}", "direct"]
-            for name in claim["metrics"]:
-                gain = study.column(name, family, max(STRENGTHS)) - study.column(
-                    name, f"control {family}", max(STRENGTHS)
-                )
-                kind = rule(name).difference()
-                yield Outcome(setting, f"{name}, {family}", **averaged(gain), rule=kind)
+    most = max(STRENGTHS)
+    for family in claim["families"]:
+        study = studies[setting, f"shares-{family}", "direct"]
+        for name in claim["metrics"]:
+            biased, control = (study.column(name, f, most) for f in (family, f"control {family}"))
+            found, kind = _over_trainings(biased - control), rule(name).difference()
+            yield Outcome(f"{name}, {family}", **found, rule=kind)
 
 
-def offset_areas(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def _offset_areas(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """What offsets of the logit do to the AUC within a sex, and to S_var."""
-    for setting in claim["settings"]:
-        study = main_study(studies, setting)
-        areas = np.stack([chain(study, name, "logit") for name in ("AUC_men", "AUC_women")])
-        change = np.abs(areas - areas[:, :, :1]).max(axis=(0, 2))
-        yield Outcome(setting, "AUC within a sex", **averaged(change), rule=rule("AUC"))
-        rises = transitions(study, "S_var", ("logit",))
-        yield Outcome(setting, RISES, **averaged(rises), rule=Rule(0, len(BETAS)))
+    study = _main_study(studies, setting)
+    areas = np.stack([chain(study, name, "logit") for name in ("AUC_men", "AUC_women")])
+    change = np.abs(areas - areas[..., :1]).max(axis=(0, -1))
+    yield Outcome("AUC within a sex", **_over_trainings(change), rule=rule("AUC"))
+    rises = _over_trainings(transitions(study, "S_var", ("logit",)))
+    yield Outcome(_RISES, **rises, rule=Rule(0, len(BETAS)))
 
 
-def variance_ratio(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def _variance_ratio(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """Counterfactual over observed variance of subgroup means, at worst."""
-    for setting in claim["settings"]:
-        study = main_study(studies, setting, "total")
-        found = averaged(study.column("variance_ratio", "basic"))
-        yield Outcome(setting, "largest ratio", **found, rule=rule("variance_ratio"))
+    found = _main_study(studies, setting, "total").column("variance_ratio", "basic")
+    yield Outcome("largest ratio", **_over_trainings(found), rule=rule("variance_ratio"))
 
 
-def null_floor(claim: Claim, studies: Studies) -> Iterator[Outcome]:
+def _null_floor(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
     """What the null intervention does to the score, against what interventions do."""
-    for setting in claim["settings"]:
-        study = main_study(studies, setting)
-        ratio = study.column("null_abs", "basic") / study.column("D_abs", "basic")
-        yield Outcome(setting, "null / D_abs", **averaged(ratio), rule=Rule(0))
+    study = _main_study(studies, setting)
+    ratio = study.column("null_abs", "basic") / study.column("D_abs", "basic")
+    yield Outcome("null / D_abs", **_over_trainings(ratio), rule=Rule(0))
 
 
-TESTS: Mapping[str, Callable[[Claim, Studies], Iterator[Outcome]]] = {
-    test.__name__: test
+TESTS: Mapping[str, Callable[[_Claim, Studies, str], Iterator[Outcome]]] = {
+    test.__name__.removeprefix("_"): test
     for test in (
-        ctc,
-        ctc_difference,
-        gap_correlation,
-        score_gap_correlation,
-        calibration_truth,
-        exposure_difference,
-        blind_spot,
-        offset_areas,
-        variance_ratio,
-        null_floor,
+        _ctc, _ctc_difference, _gap_correlation, _score_gap_correlation, _calibration_truth,
+        _exposure_difference, _blind_spot, _offset_areas, _variance_ratio, _null_floor,
     )
-}
+}  # fmt: skip
 
 
-def judge(
-    studies: Studies, *, design: Path = DESIGN, only: str | None = None, level: float = 0.95
-) -> pd.DataFrame:
+def outcomes(claim: _Claim, studies: Studies) -> Iterator[tuple[str, Outcome, list[float]]]:
+    """What a test found in each setting, and what it finds without each training in turn."""
+    test, seeds = TESTS[claim["test"]], {seed for study in studies.values() for seed in study.seeds}
+    fewer = [{key: s.without(seed) for key, s in studies.items()} for seed in sorted(seeds)]
+    for setting in claim["settings"]:
+        others = [list(test(claim, some, setting)) for some in fewer] if len(seeds) > 1 else []
+        for i, outcome in enumerate(test(claim, studies, setting)):
+            yield setting, outcome, [float(found[i].values[0]) for found in others]
+
+
+def verdicts(studies: Studies, *, design: Path = DESIGN, only: str | None = None) -> pd.DataFrame:
     """Test every claim of the design.
 
     Args:
         studies: The studies by setting, test set and effect.
         design: The file of the design.
         only: One claim by its name; by default all.
-        level: The coverage aimed at by the intervals.
 
     Returns:
         A row for each part of each claim: ``claim, setting, item, paper, estimate, low, high,
@@ -301,40 +356,13 @@ def judge(
             continue
         if claim["test"] not in TESTS:
             raise InputError(f"{design}: claim {claim['id']!r} has no test {claim['test']!r}")
-        for outcome, left_out in outcomes(claim, studies):
-            low, high = interval(outcome.values, left_out, rule=outcome.rule, level=level)
-            threshold, above = criterion(claim, outcome.item)
-            rows.append(
-                {
-                    "claim": claim["id"],
-                    "setting": outcome.setting,
-                    "item": outcome.item,
-                    "paper": outcome.paper,
-                    "estimate": float(outcome.values[0]),
-                    "low": low,
-                    "high": high,
-                    "attainable": outcome.attainable,
-                    "by_seed": tuple(outcome.by_seed),
-                    "threshold": threshold,
-                    "direction": "above" if above else "below",
-                    "verdict": reported(claim, outcome.item, low, high, tied=tied(outcome)),
-                }
-            )
+        for setting, found, left_out in outcomes(claim, studies):
+            low, high = interval(found.values, left_out, rule=found.rule)
+            threshold, above = _criterion(claim, found.item)
+            row = {"claim": claim["id"], "setting": setting, "item": found.item}
+            row |= {"paper": found.paper, "estimate": float(found.values[0])}
+            row |= {"low": low, "high": high, "attainable": found.attainable}
+            row |= {"by_seed": tuple(found.by_seed), "threshold": threshold}
+            row |= {"direction": "above" if above else "below"}
+            rows.append(row | {"verdict": verdict(claim, found.item, low, high, tied=found.tied)})
     return pd.DataFrame(rows)
-
-
-def tied(outcome: Outcome) -> bool:
-    """Whether two metrics were compared that both did as well as can be, in every training."""
-    return outcome.attainable == 0 and outcome.values[0] == 0
-
-
-def outcomes(claim: Claim, studies: Studies) -> list[tuple[Outcome, list[float]]]:
-    """What a test found, and the estimates that it finds without each training in turn."""
-    test = TESTS[claim["test"]]
-    seeds = sorted({seed for study in studies.values() for seed in study.seeds})
-    fewer = [{key: s.without(seed) for key, s in studies.items()} for seed in seeds]
-    others = [list(test(claim, some)) for some in fewer] if len(seeds) > 1 else []
-    return [
-        (outcome, [float(found[i].values[0]) for found in others])
-        for i, outcome in enumerate(test(claim, studies))
-    ]

@@ -18,7 +18,7 @@ from cfbook.study.partial import PartialRecipe
 from cfbook.study.presets import Preset
 from cfbook.study.recipes import GeneratorRecipe, probes
 from cfbook.study.runs import PredictorId, Run
-from cfbook.study.statistics import KEYS, study
+from cfbook.study.statistics import KEYS, study_predictions
 from cfchest.data import Dataset
 from cfchest.graph import paper_grid
 from cfcore.generator import Generator, Parents
@@ -27,12 +27,12 @@ from cfcore.predictor import Predictor
 from cfscm.soundness.baselines import Derived
 
 TABLE = "label_free.csv"
-ABOUT = ["preset", "generator", "labels", "right", "patients", *KEYS]
-FOUND = ["S_var_sex", "S_var_age", "score_sex", "score_age"]
+_ABOUT = ["preset", "generator", "labels", "right", "patients", *KEYS]
+_FOUND = ["S_var_sex", "S_var_age", "score_sex", "score_age"]
 
 
 @dataclass(frozen=True)
-class Guessing(Derived):
+class _Guessing(Derived):
     """A generator that is not told the effusion: it takes a guess from the image for it.
 
     Args:
@@ -54,7 +54,7 @@ class Guessing(Derived):
         return {**pa, "effusion": torch.where(known.isnan(), self.guess(x).to(known), known)}
 
 
-def guessers(preset: Preset) -> tuple[str, dict[str, Generator]]:
+def _guessers(preset: Preset) -> tuple[str, dict[str, Generator]]:
     """A generator by its name, in the ways in which it may do without the label.
 
     With the preset ``curve`` it is the one that learned from partly labelled images, and fills the
@@ -71,10 +71,10 @@ def guessers(preset: Preset) -> tuple[str, dict[str, Generator]]:
         "everybody taken for healthy": lambda x: torch.zeros(len(x)),
     }
     model = recipe.obtain()
-    return recipe.name, {labels: Guessing(model, guess) for labels, guess in guesses.items()}
+    return recipe.name, {labels: _Guessing(model, guess=guess) for labels, guess in guesses.items()}
 
 
-def stability_by_label(preset: Preset) -> pd.DataFrame:
+def collect_label_free(preset: Preset, path: Path) -> Path:
     """Stability of the trained predictors with the label recorded, and hidden from the generator.
 
     In setting ``C->C``, on its balanced test set, with the predictors of the first training. The
@@ -82,11 +82,12 @@ def stability_by_label(preset: Preset) -> pd.DataFrame:
 
     Args:
         preset: The sizes; what is not kept is trained.
+        path: The table to write, in which rows of other presets stay.
 
     Returns:
-        One row for each predictor and source of the label, with ``right``, the share of the labels
-        that are as recorded: ``preset, generator, labels, right, patients, family, strength, seed,
-        S_var_sex, S_var_age, score_sex, score_age``.
+        The table: one row for each predictor and source of the label, with ``right``, the share of
+        the labels that are as recorded: ``preset, generator, labels, right, patients, family,
+        strength, seed, S_var_sex, S_var_age, score_sex, score_age``.
     """
     data = held_out("C", preset, "balanced")
     hidden = data.select(data.table.assign(effusion=torch.nan))
@@ -95,18 +96,19 @@ def stability_by_label(preset: Preset) -> pd.DataFrame:
         for member, recipe in Run(preset, "C->C", "balanced").recipes().items()
         if member.seed == 0 and not member.family.startswith("control")
     }
-    name, ways = guessers(preset)
-    recorded = responses(next(iter(ways.values())), readers, data, data)
+    name, ways = _guessers(preset)
+    recorded = answers(next(iter(ways.values())), readers, data, data)
     tables = [recorded.assign(labels="recorded", right=1.0)]
     for labels, model in ways.items():
-        found = responses(model, readers, hidden, data)
-        tables.append(found.assign(labels=labels, right=share_right(model, hidden, data)))
-    table = pd.concat(tables).assign(preset=preset.name, generator=name, patients=len(data))
-    return table[[*ABOUT, *FOUND]]
+        found = answers(model, readers, hidden, data)
+        tables.append(found.assign(labels=labels, right=_share_right(model, hidden, data)))
+    found = pd.concat(tables).assign(preset=preset.name, generator=name, patients=len(data))
+    kept = pd.read_csv(path).query("preset != @preset.name") if path.is_file() else None
+    return write_table(pd.concat([kept, found[[*_ABOUT, *_FOUND]]]), path)
 
 
 @torch.inference_mode()
-def share_right(model: Generator, hidden: Dataset, data: Dataset) -> float:
+def _share_right(model: Generator, hidden: Dataset, data: Dataset) -> float:
     """The share of hidden labels that a generator imputes as they were recorded."""
     own = {name: hidden.parents[name] for name in model.names}
     guess = [
@@ -116,7 +118,7 @@ def share_right(model: Generator, hidden: Dataset, data: Dataset) -> float:
     return (torch.cat(guess) == data.parents["effusion"]).double().mean().item()
 
 
-def responses(
+def answers(
     model: Generator, readers: Mapping[PredictorId, Predictor], rows: Dataset, data: Dataset
 ) -> pd.DataFrame:
     """How each predictor answers to sex and age, by worlds and by groups.
@@ -130,21 +132,10 @@ def responses(
     said = marginalise(model, {m.name: reader for m, reader in readers.items()}, rows, paper_grid())
     pa = data.parents
     given = {m: replace(said[m.name], y=pa["effusion"].long(), parents=pa) for m in readers}
-    frame = study(given, replicates=2).frame().set_index([*KEYS, "metric"])["estimate"]
-    rows_of = [(m.family, m.strength, m.seed) for m in readers]
-    return frame.unstack("metric").loc[rows_of, FOUND].reset_index().rename_axis(columns=None)
+    return study_predictions(given, replicates=2).frame()[[*KEYS, *_FOUND]]
 
 
-def collect_label_free(preset: Preset, path: Path) -> Path:
-    """Write what :func:`stability_by_label` finds; rows of other presets in the table stay."""
-    found = stability_by_label(preset)
-    if path.is_file():
-        kept = pd.read_csv(path)
-        found = pd.concat([kept[kept.preset != preset.name], found])
-    return write_table(found, path)
-
-
-def label_free_table(path: Path = RESULTS / TABLE) -> pd.DataFrame:
+def label_free_table() -> pd.DataFrame:
     """The claim ``label-free`` with recorded and with imputed labels, from the committed table.
 
     Returns:
@@ -157,13 +148,12 @@ def label_free_table(path: Path = RESULTS / TABLE) -> pd.DataFrame:
         >>> label_free_table()["labels"].tolist()[:2]
         ['recorded', 'imputed by a classifier']
     """
-    frame, rows = pd.read_csv(path), []
+    frame, rows = pd.read_csv(RESULTS / TABLE), []
     for (preset, labels), own in frame.groupby(["preset", "labels"], sort=False):
         first = frame[(frame.preset == preset) & (frame.labels == "recorded")].set_index(KEYS)
+        about = own.iloc[0][["generator", "right", "patients"]].to_dict()
+        row = {"preset": preset, "labels": labels} | about | {"predictors": len(own)}
         own = own.set_index(KEYS)
-        row = {"preset": preset, "labels": labels, "generator": own.generator.iloc[0]}
-        row |= {"right": own.right.iloc[0], "patients": own.patients.iloc[0]}
-        row["predictors"] = len(own)
         for name in ("sex", "age"):
             spread = own[f"S_var_{name}"]
             row[f"r_{name}"] = (spread**0.5).corr(own[f"score_{name}"])

@@ -7,7 +7,7 @@ suffices for tables and correlations; every claim with its interval; how sound e
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import astuple, replace
+from dataclasses import replace
 from io import StringIO
 from itertools import product
 from pathlib import Path
@@ -15,14 +15,13 @@ from pathlib import Path
 import pandas as pd
 
 from cfbook.paths import DATA
-from cfbook.study.claims import judge
+from cfbook.study.claims import TIED, read_design, verdict, verdicts
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
-from cfbook.study.design import TIED, read_design, reported
 from cfbook.study.presets import Preset
 from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
 from cfbook.study.runs import SETTINGS, PredictorId, Run, all_runs, find_generator, offsets
-from cfbook.study.statistics import KEYS, Study, empirical, study, study_run
-from cfbook.theory.noise import generator_noise
+from cfbook.study.statistics import KEYS, Study, empirical, study_predictions, study_run
+from cfbook.theory.images import generator_noise
 from cfchest.graph import CHEST, paper_grid
 from cfchest.phantom.equations import fresh_detector
 from cfcore.checks import InputError
@@ -89,7 +88,7 @@ def collect_kept(preset: Preset, out: Path, *, folder: Path = PredictorRecipe.co
     for run in all_runs(preset, "learned-0"):
         if run.is_main and (given := _kept_predictions(run, folder)):
             key = (run.generator, run.setting, run.testset, run.effect, "empirical")
-            found.append((key, study(empirical(given), replicates=2)))
+            found.append((key, study_predictions(empirical(given), replicates=2)))
     both = pd.concat([frame, _estimates(found)])
     return write_table(both.drop_duplicates([*WHERE, *KEYS], keep="first"), out / ESTIMATES)
 
@@ -206,7 +205,7 @@ def judge_known(studies: Mapping[Key, Study]) -> pd.DataFrame:
     known = []
     for claim in read_design()["claims"]:
         with suppress(KeyError):
-            known.append(judge(studies, only=claim["id"]))
+            known.append(verdicts(studies, only=claim["id"]))
     if not known:
         raise InputError("there are no studies about any claim")
     return pd.concat(known)
@@ -227,11 +226,8 @@ def _estimates(found: Iterable[tuple[tuple[str, ...], Study]]) -> pd.DataFrame:
         found: Each study with what it is of: generator, setting, test set, effect and q.
     """
     frames = []
-    for where, result in found:
-        wide = result.frame().set_index([*KEYS, "metric"]).estimate.unstack("metric")
-        members = pd.MultiIndex.from_tuples([astuple(member) for member in result.members])
-        wide = wide.loc[members, list(result.values)].rename_axis(KEYS).reset_index()
-        frames.append(wide.assign(**dict(zip(WHERE, where, strict=True))))
+    for where, one in found:
+        frames.append(one.frame().assign(**dict(zip(WHERE, where, strict=True))))
     table = pd.concat(frames)
     return table[[*WHERE, *KEYS, *table.columns.difference([*WHERE, *KEYS], sort=False)]]
 
@@ -301,7 +297,7 @@ def learned_claims(*, folder: Path = RESULTS) -> pd.DataFrame:
     found = found.agg({"estimate": "mean", "low": "min", "high": "max", "tied": "all"})
     found = found.set_axis(["learned", *ends, "tied"], axis=1).reset_index()
     found["learned verdict"] = [
-        reported(claims[claim], item, low, high, tied=tied)
+        verdict(claims[claim], item, low, high, tied=tied)
         for claim, item, low, high, tied in found[["claim", "item", *ends, "tied"]].to_numpy()
     ]
     return found.drop(columns="tied")

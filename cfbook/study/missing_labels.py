@@ -4,9 +4,10 @@ The tables are small and come with the project; what made them does not, for tra
 in all. Each function writes one of them, from generators that are found or trained.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +22,8 @@ from cfbook.study.recipes import PredictorRecipe, probes
 from cfchest.data import Dataset
 from cfchest.graph import CHEST, paper_grid
 from cfchest.phantom.equations import fresh_detector
-from cfcore.generator import Generator
+from cfcore.files import write_atomically
+from cfcore.generator import Generator, counterfactuals
 from cfcore.marginalise import marginalise
 from cfcore.metrics import attribute_variance, auc
 from cfcore.predictions import Predictions
@@ -31,10 +33,11 @@ from cfscm.model import DeepSCM
 from cfscm.soundness import soundness
 from cfscm.soundness.baselines import Derived, Identity
 
-CURVE, LABELS, IMPUTED = "missing_curve.csv", "missing_labels.csv", "missing_imputed.csv"
-METRICS, ABLATION = "missing_metrics.csv", "missing_regularised.csv"
+CURVE, FIFTH, IMPUTED = "missing_curve.csv", "missing_labels.csv", "missing_imputed.csv"
+HIDDEN, ABLATION = "missing_metrics.csv", "missing_regularised.csv"
+EXAMPLES = "missing_examples.safetensors"
 
-FRACTIONS = (1.0, 0.2, 0.05, 0.5, 0.1)
+_FRACTIONS = (1.0, 0.2, 0.05, 0.5, 0.1)
 """The shares of the labels on the curve, in the order in which they are worth waiting for."""
 
 STAGES: dict[str, ConsistencyConfig] = {
@@ -45,12 +48,29 @@ STAGES: dict[str, ConsistencyConfig] = {
 }
 """The ablation of counterfactual regularisation; all train for as many steps."""
 
-COLUMNS = ["axiom", "intervention", "measure", "classifier", "value"]
+_MEASURE = ["axiom", "intervention", "measure", "classifier", "value"]
 
-KEPT = {
+_KEPT = {
     "effectiveness": ("accuracy", "AUC", "error", "R2"),
     "faithfulness": ("score difference", "PSNR"),
 }
+
+
+SHOWN = (
+    {"race": 0, "effusion": 1, "age": 52, "sex": 0},
+    {"race": 2, "effusion": 0, "age": 77, "sex": 1},
+    {"race": 0, "effusion": 1, "age": 52, "sex": 0},
+    {"race": 2, "effusion": 0, "age": 68, "sex": 1},
+)
+"""The patients of the paper's last figure: race, disease, age and sex, as its captions say."""
+
+ACTIONS = (
+    {"age": 22, "effusion": 0, "race": 2, "sex": 1},
+    {"age": 20, "effusion": 1, "race": 0, "sex": 0},
+    {"age": 82, "effusion": 0, "race": 1, "sex": 1},
+    {"age": 35, "effusion": 1, "race": 0, "sex": 0},
+)
+"""What is done to each of them, one after the other, and then all at once."""
 
 
 def trial_patients(preset: Preset, patients: int = 300) -> Dataset:
@@ -67,14 +87,14 @@ def tried(model: Generator, preset: Preset, patients: int = 300) -> pd.DataFrame
         patients: How many test patients.
 
     Returns:
-        Columns ``axiom, intervention, measure, classifier, value, identity, oracle, floor``.
+        Columns ``axiom, intervention, measure, classifier, value, identity, oracle, floor``: the
+        last three are those of doing nothing, of the truth and of the truth with fresh noise.
     """
-    return _measures(model, preset, patients).join(beside(preset, patients)).reset_index()
+    return _measures(model, preset, patients).join(_baselines(preset, patients)).reset_index()
 
 
 @cache
-def beside(preset: Preset, patients: int) -> pd.DataFrame:
-    """The same measures of doing nothing, of the truth and of the truth with fresh noise."""
+def _baselines(preset: Preset, patients: int) -> pd.DataFrame:
     truth = phantom_cohort("C", preset).oracle
     derived = {
         "identity": Identity(truth),
@@ -90,28 +110,20 @@ def _measures(model: Generator, preset: Preset, patients: int) -> pd.DataFrame:
     readers = {name: probe.obtain() for name, probe in probes(preset).items()}
     audited = {"basic": PredictorRecipe(preset).obtain(), "strong": readers["effusion"]}
     table = soundness(
-        model,
-        data,
-        graph=CHEST,
-        classifiers=readers,
-        audited=audited,
-        truth=truth,
-        interventions=TRIED,
-        axioms=tuple(KEPT),
-        effects=("direct",),
-        beside=(),
-    )
-    kept = [m in KEPT[a] for a, m in zip(table.axiom, table.measure, strict=True)]
+        model, data, graph=CHEST, classifiers=readers, audited=audited, truth=truth,
+        interventions=TRIED, axioms=tuple(_KEPT), effects=("direct",), beside=(),
+    )  # fmt: skip
+    kept = [m in _KEPT[a] for a, m in zip(table.axiom, table.measure, strict=True)]
     given = marginalise(model, {"g": audited["basic"]}, data, paper_grid())["g"]
     rows = [
         ("stability", name.removeprefix("S_var_"), "S_var", "basic", value)
-        for name, value in attribute_variances(given).items()
+        for name, value in _attribute_variances(given).items()
     ]
-    found = pd.concat([table[kept][COLUMNS], pd.DataFrame(rows, columns=COLUMNS)])
-    return found.set_index(COLUMNS[:-1])
+    found = pd.concat([table[kept][_MEASURE], pd.DataFrame(rows, columns=_MEASURE)])
+    return found.set_index(_MEASURE[:-1])
 
 
-def attribute_variances(given: Predictions) -> dict[str, float]:
+def _attribute_variances(given: Predictions) -> dict[str, float]:
     """``S_var`` due to each attribute of the grid."""
     p = given.logit_cf.double().sigmoid()
     return {
@@ -122,21 +134,15 @@ def attribute_variances(given: Predictions) -> dict[str, float]:
 
 def facts(recipe: PartialRecipe) -> dict[str, object]:
     """The columns by which a generator is known in a table."""
-    return {
-        "preset": recipe.preset.name,
-        "by": recipe.by,
-        "fraction": recipe.fraction,
-        "unlabelled": recipe.unlabelled,
-        "trust": recipe.trust,
-        "gradient": recipe.gradient,
-        "stage": {c: name for name, c in STAGES.items()}.get(recipe.consistency, ""),
-        "seed": recipe.seed,
-    }
+    names = ("by", "fraction", "unlabelled", "trust", "gradient", "seed")
+    stage = {c: name for name, c in STAGES.items()}.get(recipe.consistency, "")
+    own = {name: getattr(recipe, name) for name in names}
+    return {"preset": recipe.preset.name, "stage": stage} | own
 
 
 def curve_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
     """The generators of the curve: with images that have no label, and without."""
-    ours = [PartialRecipe(preset, seed=seed, fraction=f) for seed in seeds for f in FRACTIONS]
+    ours = [PartialRecipe(preset, seed=seed, fraction=f) for seed in seeds for f in _FRACTIONS]
     return ours + [replace(r, unlabelled=False) for r in ours if r.fraction < 1]
 
 
@@ -154,24 +160,18 @@ def trust_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
 
 def stage_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
     """The generators of the ablation, fully labelled."""
+    kinds = product(seeds, STAGES.values())
     return [
-        PartialRecipe(preset, seed=seed, fraction=1.0, consistency=stage)
-        for seed in seeds
-        for stage in STAGES.values()
+        PartialRecipe(preset, seed=seed, fraction=1.0, consistency=stage) for seed, stage in kinds
     ]
 
 
 def collect_trials(
-    recipes: Iterable[PartialRecipe],
-    path: Path,
-    *,
-    folder: Path,
-    patients: int = 300,
+    recipes: Iterable[PartialRecipe], path: Path, *, folder: Path, patients: int = 300
 ) -> Path:
     """Try some generators and write one table, which grows by each of them.
 
-    Who is in the table already is not tried again, so a run that was stopped goes on, and what it
-    leaves is a table of what was tried.
+    Generators already in the table are skipped, so a run that was stopped goes on.
 
     Args:
         recipes: The generators.
@@ -247,9 +247,7 @@ def _error(guess: Tensor, y: Tensor, power: int = 1) -> float:
     return ((guess - y).abs().double() ** power).mean().item()
 
 
-def hidden_metrics(
-    model: DeepSCM, predictor: Predictor, data: Dataset, *, names: Sequence[str] | None = None
-) -> pd.DataFrame:
+def _hidden_metrics(model: DeepSCM, predictor: Predictor, data: Dataset) -> pd.DataFrame:
     """Every metric with recorded parents, and with some hidden and imputed.
 
     Labels are hidden from the generator only: risks are computed with the recorded ones.
@@ -258,18 +256,17 @@ def hidden_metrics(
         model: The generator.
         predictor: The audited predictor.
         data: The patients, of whom everything is recorded.
-        names: The parents to hide, one by one and all together; by default all of them.
 
     Returns:
-        One row for each metric; columns ``recorded``, one for each parent, and ``all``.
+        One row for each metric; columns ``recorded``, one for each hidden parent, and ``all``.
     """
-    names, label = tuple(names or model.names), data.parents["effusion"].long()
+    names, label = model.names, data.parents["effusion"].long()
     found = {}
     for title, some in {"recorded": (), **{n: (n,) for n in names}, "all": names}.items():
         rows = data.select(data.table.assign(**dict.fromkeys(some, torch.nan)))
         given = marginalise(model, {"g": predictor}, rows, paper_grid())["g"]
         given = replace(given, y=label, parents=data.parents)
-        found[title] = given.evaluate() | attribute_variances(given)
+        found[title] = given.evaluate() | _attribute_variances(given)
     return pd.DataFrame(found).rename_axis("metric").reset_index()
 
 
@@ -286,8 +283,62 @@ def collect_model(recipe: PartialRecipe, out: Path, data: Dataset, *, folder: Pa
         The two files that were written.
     """
     model = recipe.obtain(cache=folder)
-    changes = hidden_metrics(model, PredictorRecipe(recipe.preset).obtain(), data)
+    changes = _hidden_metrics(model, PredictorRecipe(recipe.preset).obtain(), data)
     return [
         write_table(imputation(model, data).assign(patients=len(data)), out / IMPUTED),
-        write_table(changes, out / METRICS),
+        write_table(changes, out / HIDDEN),
     ]
+
+
+def in_words(values: Mapping[str, float]) -> str:
+    """Values in the words of the paper's captions.
+
+    Example:
+        >>> in_words({"race": 0, "effusion": 1, "age": 52, "sex": 0})
+        'white, diseased, 52-year-old, male'
+        >>> in_words({"age": 22})
+        'age=22'
+    """
+    if set(values) == {"age"}:
+        return f"age={values['age']:g}"
+    words = {name: CHEST[name].categories for name in ("race", "sex")}
+    words["effusion"] = ("healthy", "diseased")
+    return ", ".join(
+        f"{value:g}-year-old" if name == "age" else words[name][int(value)]
+        for name, value in values.items()
+    )
+
+
+def alike(data: Dataset, patient: dict[str, float], *, besides: Iterable[int] = ()) -> int:
+    """The row of the test patient nearest in age, of the same race, sex and label."""
+    table, same = data.table, ["race", "effusion", "sex"]
+    rows = table[(table[same] == [patient[name] for name in same]).all(axis=1)]
+    rows = rows.drop(index=list(besides), errors="ignore")
+    return int((rows.age - patient["age"]).abs().idxmin())
+
+
+@torch.no_grad()
+def collect_examples(recipe: PartialRecipe, path: Path, *, folder: Path) -> Path:
+    """Draw the paper's last figure by one generator, and keep its panels.
+
+    Args:
+        recipe: The generator.
+        path: The file, ``*.safetensors``, with ``learned`` and ``true`` panels, each of shape
+            (4, 6, H, W), uint8, the observed image first, and the ``rows`` of the patients.
+        folder: Where generators are kept.
+    """
+    from safetensors.torch import save
+
+    data, rows = parts("C", recipe.preset)["test"], []
+    for patient in SHOWN:
+        rows.append(alike(data, patient, besides=rows))
+    chosen = data.take(rows)
+    x, pa, index = chosen[:], chosen.parents, chosen.index
+    do = {n: torch.tensor([float(a[n]) for a in ACTIONS]) for n in ACTIONS[0]}
+    actions = [*({name: value} for name, value in do.items()), do]
+    learned, truth = recipe.obtain(cache=folder), phantom_cohort("C", recipe.preset).oracle
+    drawn = {"rows": torch.tensor(rows)}
+    for name, model in {"learned": learned, "true": truth}.items():
+        panels = [x, *(counterfactuals(model, x, pa, some, index=index) for some in actions)]
+        drawn[name] = (torch.cat(panels, dim=1) * 255).round().to(torch.uint8)
+    return write_atomically(path, save(drawn))

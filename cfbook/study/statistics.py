@@ -8,7 +8,8 @@ left out one at a time (:meth:`Study.without`), which says how much they vary
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +18,21 @@ import torch
 from torch import Tensor
 
 from cfbook.study.runs import PredictorId, Run, predictions
+from cfbook.theory.estimators import observational_mean
 from cfchest.cohorts import AGE_GROUPS, age_group
-from cfchest.data import RACES
+from cfchest.graph import CHEST
 from cfcore.checks import InputError
 from cfcore.evaluation import check_options
 from cfcore.intervals import Rule, interval, means_without_each, rule
 from cfcore.interventions import Grid
 from cfcore.metrics.calibration import bin_index
-from cfcore.metrics.discrimination import auc
+from cfcore.metrics.discrimination import auc, stratified_auc, worst_gap
 from cfcore.metrics.stability import attribute_variance
 from cfcore.predictions import Predictions
 from cfcore.resampling import Resampling, check_resampling, replicate
 
-BINS = 10
-SMALLEST = 10  # members of a subgroup whose mean is estimated
+_BINS = 10
+_SMALLEST = 10  # members of a subgroup whose mean is estimated
 KEYS = ["family", "strength", "seed"]
 
 
@@ -56,45 +58,53 @@ class Study:
         """The seeds of the trainings."""
         return sorted({member.seed for member in self.members})
 
+    @property
+    def kinds(self) -> list[tuple[str, float]]:
+        """The family and strength of the predictors, whatever their training."""
+        return list(dict.fromkeys((member.family, member.strength) for member in self.members))
+
     def column(self, statistic: str, family: str, strength: float = 0.0) -> np.ndarray:
         """A statistic of one kind of predictor, shape (seeds, 1 + B)."""
         rows = [self.members.index(PredictorId(family, strength, seed)) for seed in self.seeds]
         return self.values[statistic][rows]
 
-    def without(self, seed: int) -> "Study":
-        """The estimates of all other trainings, without replicates, which nobody needs of them."""
-        rows = [i for i, member in enumerate(self.members) if member.seed != seed]
-        values = {name: every[rows, :1] for name, every in self.values.items()}
+    def only(self, seeds: Sequence[int]) -> "Study":
+        """The predictors of some trainings."""
+        rows = [i for i, member in enumerate(self.members) if member.seed in seeds]
+        values = {name: every[rows] for name, every in self.values.items()}
         return replace(self, members=tuple(self.members[i] for i in rows), values=values)
 
+    def without(self, seed: int) -> "Study":
+        """The estimates of all other trainings, without replicates, which nobody needs of them."""
+        some = self.only([other for other in self.seeds if other != seed])
+        return replace(some, values={name: every[:, :1] for name, every in some.values.items()})
+
     def estimate(
-        self, statistic: Callable[["Study"], np.ndarray], *, rule: Rule, level: float = 0.95
+        self, statistic: Callable[["Study"], np.ndarray], *, rule: Rule
     ) -> tuple[float, float, float]:
         """A statistic of several predictors, with its interval over patients and trainings.
 
         Args:
             statistic: Computes it from the trainings of a study, shape (1 + B,).
             rule: How its interval is made.
-            level: The coverage aimed at.
 
         Returns:
             The estimate, the lower and the upper end.
         """
         values, seeds = statistic(self), self.seeds
         left_out = [statistic(self.without(seed))[0] for seed in seeds] if len(seeds) > 1 else []
-        return float(values[0]), *interval(values, left_out, rule=rule, level=level)
+        return float(values[0]), *interval(values, left_out, rule=rule)
 
     def frame(self) -> pd.DataFrame:
-        """The estimates, tidy: ``family, strength, seed, metric, estimate``."""
-        rows = [
-            (member.family, member.strength, member.seed, name, values[i, 0])
-            for name, values in self.values.items()
-            for i, member in enumerate(self.members)
-        ]
-        return pd.DataFrame(rows, columns=[*KEYS, "metric", "estimate"])
+        """The estimates: a row for each predictor, ``family, strength, seed`` and statistics."""
+        members = pd.DataFrame([asdict(member) for member in self.members], columns=KEYS)
+        return members.assign(**{name: values[:, 0] for name, values in self.values.items()})
 
-    def summary(self, *, level: float = 0.95) -> pd.DataFrame:
+    def summary(self, statistics: Sequence[str] | None = None) -> pd.DataFrame:
         """Mean over trainings, their spread, and an interval, for each kind of predictor.
+
+        Args:
+            statistics: Which; by default all.
 
         Returns:
             Columns ``family, strength, metric, mean, spread, low, high, doubtful``: the spread is
@@ -102,22 +112,20 @@ class Study:
             the mean by :func:`cfcore.intervals.interval`, of one training over patients alone; it
             is doubtful if it holds the truth too seldom with so few patients.
         """
-        kinds = dict.fromkeys((member.family, member.strength) for member in self.members)
         rows = []
-        for name in self.values:
-            for family, strength in kinds:
-                values = self.column(name, family, strength)
-                spread = values[:, 0].std(ddof=1) if len(values) > 1 else np.nan
-                left_out = means_without_each(values[:, 0])
-                ends = interval(values.mean(axis=0), left_out, rule=rule(name), level=level)
-                doubtful = self.patients < rule(name).doubtful
-                mean = values[:, 0].mean()
-                rows.append((family, strength, name, mean, spread, *ends, doubtful))
+        for name, (family, strength) in product(statistics or self.values, self.kinds):
+            values = self.column(name, family, strength)
+            trained = values[:, 0]
+            spread = trained.std(ddof=1) if len(trained) > 1 else np.nan
+            left_out = means_without_each(trained)
+            ends = interval(values.mean(axis=0), left_out, rule=rule(name))
+            doubtful = self.patients < rule(name).doubtful
+            rows.append((family, strength, name, trained.mean(), spread, *ends, doubtful))
         names = ("family", "strength", "metric", "mean", "spread", "low", "high", "doubtful")
         return pd.DataFrame(rows, columns=names)
 
 
-def study(
+def study_predictions(
     given: Mapping[PredictorId, Predictions],
     *,
     replicates: int = 1000,
@@ -142,25 +150,19 @@ def study(
     Returns:
         The study.
     """
-    members = tuple(given)
-    first = given[members[0]]
+    first = next(iter(given.values()))
     sampling = check_resampling(
         len(first), first.patient, replicates, rank_replicates, level=0.95, seed=seed
     )
     weight = torch.cat(list(sampling.counts()))[:, sampling.code].double()
     weight = torch.cat((torch.ones_like(weight[:1]), weight))  # (1 + B, N)
-    few, groups = weight[: 1 + sampling.rank_replicates], strata(first.parents)
+    few = weight[: 1 + sampling.rank_replicates]
     every = [
-        report(p, sampling)
-        | discrimination(p, few, groups)
-        | subgroups(p, few)
-        | responses(p, weight)
+        paper_metrics(p, sampling) | areas(p, few) | _variance_gain(p, few) | responses(p, weight)
         for p in given.values()
     ]
-    stacked = {
-        name: np.stack([padded(values[name], replicates) for values in every]) for name in every[0]
-    }
-    return Study(members, stacked, len(first), first.logit_cf.shape[1])
+    stacked = {name: np.stack([padded(v[name], replicates) for v in every]) for name in every[0]}
+    return Study(tuple(given), stacked, len(first), first.logit_cf.shape[1])
 
 
 def padded(values: np.ndarray, replicates: int) -> np.ndarray:
@@ -185,7 +187,7 @@ def study_run(
     found = predictions(run, folder=Path(folder) if folder else None)
     if q not in ("uniform", "empirical"):
         raise InputError(f"q is uniform or empirical, not {q!r}")
-    return study(found if q == "uniform" else empirical(found), replicates=replicates)
+    return study_predictions(found if q == "uniform" else empirical(found), replicates=replicates)
 
 
 def empirical(found: Mapping[PredictorId, Predictions]) -> dict[PredictorId, Predictions]:
@@ -195,60 +197,44 @@ def empirical(found: Mapping[PredictorId, Predictions]) -> dict[PredictorId, Pre
     return {member: given.reweight(grid.q) for member, given in found.items()}
 
 
-def report(given: Predictions, sampling: Resampling) -> dict[str, np.ndarray]:
+def paper_metrics(given: Predictions, sampling: Resampling) -> dict[str, np.ndarray]:
     """The metrics of the paper, estimate and replicates, each of shape (1 + B,)."""
     return replicate(given.scores, check_options(correction=int(given.draws)), sampling)
 
 
-def strata(parents: Mapping[str, Tensor]) -> dict[str, list[Tensor]]:
-    """Who is in each group of each attribute.
-
-    Args:
-        parents: The recorded parents, each of shape (N,).
-
-    Returns:
-        By attribute, for each group the rows of its members.
-    """
-    age = torch.tensor(age_group(pd.Series(parents["age"].numpy())).to_numpy())
-    codes = {"sex": (parents["sex"], 2), "race": (parents["race"], len(RACES))}
-    codes["age"] = (age, len(AGE_GROUPS))
-    return {
-        name: [(code == group).nonzero()[:, 0] for group in range(count)]
-        for name, (code, count) in codes.items()
-    }
-
-
-def discrimination(
-    given: Predictions, weight: Tensor, groups: Mapping[str, Sequence[Tensor]]
-) -> dict[str, np.ndarray]:
+def areas(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     """The AUC, and its worst gap between the groups of each attribute, each of shape (1 + B,)."""
-    score, y = given.logit_obs, given.y
-    found = {"AUC": auc(score, y, weight).numpy()}
-    for name, members in groups.items():
-        areas = torch.stack([auc(score[own], y[own], weight[:, own]) for own in members])
-        found[f"gap_{name}"] = (areas.amax(dim=0) - areas.amin(dim=0)).numpy()
+    score, y, pa = given.logit_obs, given.y, given.parents
+    age = torch.tensor(age_group(pd.Series(pa["age"].numpy())).to_numpy())
+    strata = {name: (pa[name], len(CHEST[name].values)) for name in ("sex", "race")}
+    strata["age"] = (age, len(AGE_GROUPS))
+    found = {"AUC": auc(score, y, weight)}
+    for name, (group, groups) in strata.items():
+        by_group = stratified_auc(score, y, group, groups, weight)
+        found[f"gap_{name}"] = worst_gap(by_group)
         if name == "sex":
-            found["AUC_men"], found["AUC_women"] = areas.numpy()
-    return found
+            found["AUC_men"], found["AUC_women"] = by_group
+    return {name: values.numpy() for name, values in found.items()}
 
 
 def responses(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     """How the score answers to attributes, counterfactually and between groups, (1 + B,) each."""
-    p = given.logit_cf.double().sigmoid()
-    observed, null = given.logit_obs.double().sigmoid(), given.logit_null.double().sigmoid()
-    share = weight / weight.sum(dim=1, keepdim=True)
+    p, observed, null = (
+        logit.double().sigmoid() for logit in (given.logit_cf, given.logit_obs, given.logit_null)
+    )
     rows = {
         f"S_var_{name}": attribute_variance.by_patient(p, given.q, values)
         for name, values in given.grid.items()
     }
     rows["null_flip"] = ((observed > 0.5) != (null > 0.5)).double()
     rows["null_abs"] = (observed - null).abs()
-    found = {name: (share @ values).numpy() for name, values in rows.items()}
-    found["ECE_q"] = pooled_calibration(p, given.y, given.q, share).numpy()
-    age = given.parents["age"]
-    found["score_sex"] = score_gap(observed, given, given.parents["sex"] == 1, weight)
-    found["score_age"] = score_gap(observed, given, age > 65, weight, against=age < 45)
-    return found
+    share = weight / weight.sum(dim=1, keepdim=True)
+    found = {name: share @ values for name, values in rows.items()}
+    found["ECE_q"] = pooled_calibration(p, given.y, given.q, share)
+    sex, age = given.parents["sex"], given.parents["age"]
+    found["score_sex"] = _score_gap(observed, given.y, (sex == 1, sex != 1), weight)
+    found["score_age"] = _score_gap(observed, given.y, (age > 65, age < 45), weight)
+    return {name: values.numpy() for name, values in found.items()}
 
 
 def pooled_calibration(p: Tensor, y: Tensor, q: Tensor, share: Tensor) -> Tensor:
@@ -266,18 +252,17 @@ def pooled_calibration(p: Tensor, y: Tensor, q: Tensor, share: Tensor) -> Tensor
         The error in each sample, shape (B,).
     """
     excess = (y[:, None].double() - p) * q.double()
-    sums = torch.zeros(len(p), BINS, dtype=torch.float64)
-    sums.scatter_add_(1, bin_index(p, BINS), excess)
+    sums = torch.zeros(len(p), _BINS, dtype=torch.float64)
+    sums.scatter_add_(1, bin_index(p, _BINS), excess)
     return (share @ sums).abs().sum(dim=1)
 
 
-def subgroups(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
+def _variance_gain(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     r"""The estimated variance of counterfactual over that of observed subgroup means.
 
     A subgroup is the patients nearest to one intervention of the grid. Its mean score is estimated
     from its members as observed, or from everyone in that world
-    (:func:`~cfbook.theory.estimators.observational_mean`,
-    :func:`~cfbook.theory.estimators.counterfactual_mean`).
+    (:func:`~cfbook.theory.estimators.observational_mean`, of which everyone is a member).
 
     Args:
         given: The predictions.
@@ -287,55 +272,40 @@ def subgroups(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
         ``variance_ratio``, the largest over the subgroups of ten members or more in each sample,
         shape (B,): where the gain is least.
     """
-    if given.draws:
-        return {"variance_ratio": np.full(len(weight), np.nan)}
-    nearest = Grid(given.grid).nearest({name: given.parents[name] for name in given.grid})
-    observed, p = given.logit_obs.double().sigmoid(), given.logit_cf.double().sigmoid()
     largest = np.full(len(weight), np.nan)
+    if given.draws:
+        return {"variance_ratio": largest}
+    nearest = Grid(given.grid).nearest({name: given.parents[name] for name in given.grid})
+    observed, p = (logit.double().sigmoid() for logit in (given.logit_obs, given.logit_cf))
+    mean = torch.vmap(observational_mean, in_dims=(None, 0))
     for k in range(p.shape[1]):
         own = (nearest == k).nonzero()[:, 0]
-        if len(own) >= SMALLEST:
-            everyone, members = (
-                mean_variance(weight, p[:, k]),
-                mean_variance(weight[:, own], observed[own]),
-            )
-            largest = np.fmax(largest, (everyone / members).numpy())
+        if len(own) >= _SMALLEST:
+            ratio = mean(p[:, k], weight).variance / mean(observed[own], weight[:, own]).variance
+            largest = np.fmax(largest, ratio.numpy())
     return {"variance_ratio": largest}
 
 
-def mean_variance(weight: Tensor, score: Tensor) -> Tensor:
-    """The estimated variance of each weighted mean, NaN of fewer than two, shape (B,)."""
-    mean, size = mean_score(weight, score), weight.sum(dim=1)
-    variance = (mean_score(weight, score**2) - mean**2) / (size - 1)
-    return variance.where(size > 1, torch.nan)
-
-
-def score_gap(
-    observed: Tensor,
-    given: Predictions,
-    member: Tensor,
-    weight: Tensor,
-    against: Tensor | None = None,
-) -> np.ndarray:
+def _score_gap(
+    observed: Tensor, y: Tensor, groups: tuple[Tensor, Tensor], weight: Tensor
+) -> Tensor:
     """How far apart the mean scores of two groups are within a label, averaged over the labels.
 
     Args:
         observed: Observed scores, shape (N,).
-        given: The predictions, for their labels.
-        member: Who is in the first group, shape (N,).
+        y: Labels, shape (N,).
+        groups: Who is in the first group and who in the second, each of shape (N,).
         weight: How often each patient is in each sample, shape (B, N).
-        against: Who is in the second group; by default everyone else.
 
     Returns:
         The gap in each sample, shape (B,).
     """
-    against = ~member if against is None else against
     gaps = []
     for label in (0, 1):
-        both = [((given.y == label) & group).nonzero()[:, 0] for group in (member, against)]
+        both = [((y == label) & group).nonzero()[:, 0] for group in groups]
         first, second = (mean_score(weight[:, rows], observed[rows]) for rows in both)
         gaps.append(first - second)
-    return (sum(gaps) / 2).abs().numpy()
+    return (sum(gaps) / 2).abs()
 
 
 def mean_score(weight: Tensor, score: Tensor) -> Tensor:

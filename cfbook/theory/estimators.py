@@ -9,12 +9,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cfcore.checks import InputError
+
 
 class Estimate(NamedTuple):
     """An estimated mean and the estimated variance of that estimate, both of shape ()."""
 
     mean: Tensor
     variance: Tensor
+
+
+class Interval(NamedTuple):
+    """An estimate with the ends of an interval of the level 95 %."""
+
+    value: float
+    low: float
+    high: float
 
 
 class VarianceTerms(NamedTuple):
@@ -82,6 +92,24 @@ def counterfactual_mean(g: Tensor) -> Estimate:
     return Estimate(g.mean(), g.var() / g.shape[0])
 
 
+def mean_interval(values: Tensor) -> Interval:
+    """The mean of many independent values with its normal interval.
+
+    Of differences between the scores of the same patients it is a bias: pairing takes out the
+    variance between patients, which would hide a bias of this size.
+
+    Args:
+        values: The values, shape (n,).
+
+    Example:
+        >>> [round(end, 2) for end in mean_interval(torch.tensor([1.0, 1.0, 4.0, 4.0]))]
+        [2.5, 0.8, 4.2]
+    """
+    mean, variance = counterfactual_mean(values)
+    reach = 1.96 * variance.sqrt().item()
+    return Interval(mean.item(), mean.item() - reach, mean.item() + reach)
+
+
 def counterfactual_variance(g: Tensor) -> VarianceTerms:
     r"""Signal and noise in the counterfactual estimator (``eq:cf_variance``).
 
@@ -110,7 +138,7 @@ def counterfactual_variance(g: Tensor) -> VarianceTerms:
     """
     n, draws = g.shape
     if draws < 2:
-        raise ValueError(f"generator noise needs at least 2 draws for each patient, not {draws}")
+        raise InputError(f"generator noise needs at least 2 draws for each patient, not {draws}")
 
     noise = g.double().var(dim=1).mean()
     signal = g.double().mean(dim=1).var() - noise / draws

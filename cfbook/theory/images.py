@@ -1,23 +1,39 @@
-r"""Subgroup means on images: scores of patients moved into a subgroup, and what they are worth."""
+r"""Subgroup means on images: scores of patients moved into a subgroup, and what they are worth.
 
+And the noise of a generator: how much of a score's variance is the generator's own.
+"""
+
+from collections import defaultdict
 from collections.abc import Mapping
+from itertools import product
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from cfbook.theory.estimators import counterfactual_mean, observational_mean
+from cfbook.theory.estimators import (
+    Interval,
+    counterfactual_mean,
+    counterfactual_variance,
+    mean_interval,
+    observational_mean,
+    tolerable_generator_noise,
+)
 from cfbook.theory.simulation import break_even_bias, break_even_size
 from cfchest.data import Dataset
+from cfchest.graph import CHEST
 from cfchest.phantom import HOSPITALS, Cohort
 from cfchest.phantom.equations import effusion_probability, parent_noise
 from cfcore.checks import InputError
 from cfcore.generator import Effect, Generator, act
+from cfcore.intervals import Rule, interval
+from cfcore.metrics import stability_variance
 from cfcore.predictor import Predictor
 
 
-class World(NamedTuple):
-    """A world that patients are moved into.
+class Intervention(NamedTuple):
+    """What is done to patients.
 
     Attributes:
         do: The values to set: a number for everybody, or one for each patient, shape (N,).
@@ -28,12 +44,12 @@ class World(NamedTuple):
     effect: Effect = "total"
 
 
-class Interval(NamedTuple):
-    """An estimate with the ends of an interval of the level 95 %."""
-
-    value: float
-    low: float
-    high: float
+_BATCH = 32  # patients, all of whose draws are made before those of the next
+_WORLDS = {"null": Intervention({}, "direct")} | {
+    f"{name} = {value}": Intervention({name: float(value)}, "direct")
+    for name in ("sex", "race")
+    for value in CHEST[name].values
+}
 
 
 @torch.inference_mode()
@@ -41,9 +57,10 @@ def world_scores(
     generator: Generator,
     predictors: Mapping[str, Predictor],
     data: Dataset,
-    worlds: Mapping[str, World],
+    worlds: Mapping[str, Intervention],
     *,
     batch: int = 64,
+    rng: torch.Generator | None = None,
 ) -> dict[str, dict[str, Tensor]]:
     """Every predictor's scores of every patient, as observed and in each world.
 
@@ -53,8 +70,9 @@ def world_scores(
         generator: Abducts, acts and predicts.
         predictors: The predictors by name.
         data: The patients, N of them.
-        worlds: The worlds by name.
+        worlds: The interventions by name.
         batch: Patients at once.
+        rng: The source of randomness of the abduction; means are taken without one.
 
     Returns:
         Probabilities by predictor and world, float64, each of shape (N,); the world ``observed``
@@ -65,27 +83,24 @@ def world_scores(
         >>> from cfchest.phantom import Phantom
         >>> cohort = Phantom(16).sample(3, hospital="C", seed=2027)
         >>> brightness = {"brightness": lambda x, pa: x.mean(dim=(1, 2, 3))}
-        >>> older = {"older": World({"age": 80.0})}
+        >>> older = {"older": Intervention({"age": 80.0})}
         >>> found = world_scores(cohort.oracle, brightness, from_phantom(cohort), older)
         >>> {name: scores.shape for name, scores in found["brightness"].items()}
         {'observed': torch.Size([3]), 'older': torch.Size([3])}
     """
     if "observed" in worlds:
         raise InputError("the world 'observed' is there already", column="worlds")
-    names = ["observed", *worlds]
-    parts: dict[str, dict[str, list[Tensor]]] = {p: {w: [] for w in names} for p in predictors}
-    index = data.index
+    index, parts = data.index, defaultdict(list)
     for rows, x, pa in data.batches(batch):
-        noise = generator.abduct(x, pa, index=index[rows])
-        for name in names:
-            image, acted = x, pa
-            if name != "observed":
-                do = {key: _values(value, pa[key], rows) for key, value in worlds[name].do.items()}
-                acted = act(generator, pa, do, worlds[name].effect)
-                image = generator.predict(noise, acted)
-            for label, predictor in predictors.items():
-                parts[label][name].append(predictor(image, acted).double().sigmoid())
-    return {p: {w: torch.cat(some) for w, some in found.items()} for p, found in parts.items()}
+        noise, seen = generator.abduct(x, pa, index=index[rows], rng=rng), {"observed": (x, pa)}
+        for name, (do, effect) in worlds.items():
+            values = {key: _values(value, pa[key], rows) for key, value in do.items()}
+            acted = act(generator, pa, values, effect) if do else pa
+            seen[name] = generator.predict(noise, acted), acted
+        for (world, given), (reader, predictor) in product(seen.items(), predictors.items()):
+            parts[reader, world].append(predictor(*given).double().sigmoid())
+    every = ("observed", *worlds)
+    return {one: {world: torch.cat(parts[one, world]) for world in every} for one in predictors}
 
 
 def _values(value: Tensor | float, like: Tensor, rows: object) -> Tensor:
@@ -118,35 +133,8 @@ def effusion_at(cohort: Cohort, rows: Tensor, age: float) -> Tensor:
     return (u < p).float()
 
 
-def paired_bias(counterfactual: Tensor, truth: Tensor) -> Interval:
-    """The bias of counterfactual scores, from the same patients' true scores in the subgroup.
-
-    Pairing takes the variance between patients out, which would hide a bias of this size.
-
-    Args:
-        counterfactual: Scores in the subgroup by some generator and effect, shape (n,).
-        truth: Scores that the same patients would truly have in it, shape (n,).
-
-    Returns:
-        The mean difference with its normal interval.
-
-    Example:
-        >>> paired_bias(torch.tensor([0.5, 0.75]), torch.tensor([0.25, 0.5])).value
-        0.25
-    """
-    bias = counterfactual_mean(counterfactual.double() - truth.double())
-    reach = 1.96 * bias.variance.sqrt().item()
-    mean = bias.mean.item()
-    return Interval(mean, mean - reach, mean + reach)
-
-
-def variance_ratio(
-    observed: Tensor,
-    member: Tensor,
-    counterfactual: Tensor,
-    *,
-    replicates: int = 1000,
-    seed: int = 2027,
+def ratio_of_variances(
+    observed: Tensor, member: Tensor, counterfactual: Tensor, *, replicates: int, seed: int
 ) -> Interval:
     r"""The variance of the counterfactual over that of the observational estimator.
 
@@ -164,17 +152,17 @@ def variance_ratio(
 
     Example:
         >>> g, member = torch.tensor([0.1, 0.9, 0.1, 0.9]), torch.tensor([True, True, False, False])
-        >>> round(variance_ratio(g.repeat(50), member.repeat(50), g.repeat(50)).value, 2)
+        >>> scores = g.repeat(50), member.repeat(50), g.repeat(50)
+        >>> round(ratio_of_variances(*scores, replicates=100, seed=0).value, 2)
         0.5
     """
     n = len(observed)
     rng = torch.Generator().manual_seed(seed)
     drawn = torch.randint(n, (replicates, n), generator=rng)
     rows = torch.cat((torch.arange(n)[None], drawn))
-    obs = torch.vmap(observational_mean)(observed[rows], member[rows]).variance
-    ratio = torch.vmap(counterfactual_mean)(counterfactual[rows]).variance / obs
-    low, high = ratio[1:].nanquantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return Interval(ratio[0].item(), low, high)
+    few = torch.vmap(observational_mean)(observed[rows], member[rows]).variance
+    ratio = (torch.vmap(counterfactual_mean)(counterfactual[rows]).variance / few).numpy()
+    return Interval(ratio[0].item(), *interval(ratio, rule=Rule(0)))
 
 
 def held_label_bias(g: Tensor, label: Tensor, probability: float) -> float:
@@ -204,21 +192,11 @@ def held_label_bias(g: Tensor, label: Tensor, probability: float) -> float:
 
 
 def gain(
-    observed: Tensor,
-    member: Tensor,
-    counterfactual: Tensor,
-    *,
-    replicates: int = 1000,
-    seed: int = 2027,
+    observed: Tensor, member: Tensor, counterfactual: Tensor, *, replicates: int, seed: int
 ) -> dict[str, float]:
     """Both estimates of a subgroup's mean, and what the second one gains.
 
-    Args:
-        observed: Observed scores, shape (n,).
-        member: Who belongs to the subgroup, shape (n,).
-        counterfactual: Scores of everybody in the subgroup, shape (n,).
-        replicates: How many samples of patients are drawn.
-        seed: The seed of the draws.
+    The arguments are those of :func:`ratio_of_variances`.
 
     Returns:
         ``n_z``; means and standard errors; the ``share`` of the subgroup; the ``ratio`` of the
@@ -228,32 +206,25 @@ def gain(
 
     Example:
         >>> g, member = torch.arange(1000.0), torch.arange(1000) % 4 > 0
-        >>> found = gain(g, member, g)
+        >>> found = gain(g, member, g, replicates=10, seed=0)
         >>> alone = (found["CF"] - found["obs"]) / found["s.e."]
         >>> round(alone / found["z"], 2), round((1 - found["share"]) ** 0.5, 2)
         (0.5, 0.5)
     """
     few, many = observational_mean(observed, member), counterfactual_mean(counterfactual)
-    ratio = variance_ratio(observed, member, counterfactual, replicates=replicates, seed=seed)
+    sampling = {"replicates": replicates, "seed": seed}
+    ratio, low, high = ratio_of_variances(observed, member, counterfactual, **sampling)
     share = member.double().mean()
     # What each patient adds to the difference of the means, to first order.
     own = counterfactual - many.mean - member * (observed - few.mean) / share
     error = own.double().std() / len(own) ** 0.5
-    return {
-        "n_z": int(member.sum()),
-        "obs": few.mean.item(),
-        "s.e.": few.variance.sqrt().item(),
-        "CF": many.mean.item(),
-        "CF s.e.": many.variance.sqrt().item(),
-        "share": share.item(),
-        "ratio": ratio.value,
-        "low": ratio.low,
-        "high": ratio.high,
-        "z": ((many.mean - few.mean) / error).item(),
-    }
+    found = {"n_z": int(member.sum()), "obs": few.mean.item(), "s.e.": few.variance.sqrt().item()}
+    found |= {"CF": many.mean.item(), "CF s.e.": many.variance.sqrt().item(), "share": share.item()}
+    found |= {"ratio": ratio, "low": low, "high": high}
+    return found | {"z": ((many.mean - few.mean) / error).item()}
 
 
-def judge(
+def bias_verdict(
     counterfactual: Tensor, truth: Tensor, observed: Tensor, member: Tensor
 ) -> dict[str, float | str]:
     """Whether a counterfactual mean is a better estimate of the subgroup's than its members' own.
@@ -272,18 +243,89 @@ def judge(
     """
     n, n_z = len(observed), int(member.sum())
     variance = observational_mean(observed, member).variance.item() * n_z
-    bias, limit = paired_bias(counterfactual, truth), break_even_bias(variance, n_z, n).item()
-    verdict = "open"
-    if max(-bias.low, bias.high) < limit:
-        verdict = "gains"
-    elif bias.low > limit or bias.high < -limit:
-        verdict = "loses"
-    return {
-        "verdict": verdict,
-        "bias": bias.value,
-        "low": bias.low,
-        "high": bias.high,
-        "rms": (counterfactual - truth).square().mean().sqrt().item(),
-        "limit": limit,
-        "until": break_even_size(variance, n_z / n, bias.value).item(),
-    }
+    bias, low, high = mean_interval(counterfactual.double() - truth.double())
+    limit = break_even_bias(variance, n_z, n).item()
+    loses = low > limit or high < -limit
+    verdict = "gains" if max(-low, high) < limit else "loses" if loses else "open"
+    found = {"verdict": verdict, "bias": bias, "low": low, "high": high}
+    found |= {"rms": (counterfactual - truth).square().mean().sqrt().item(), "limit": limit}
+    return found | {"until": break_even_size(variance, n_z / n, bias).item()}
+
+
+def generator_noise(
+    generator: Generator,
+    data: Dataset,
+    audited: Mapping[str, Predictor],
+    *,
+    truth: Generator | None = None,
+    draws: int = 8,
+) -> pd.DataFrame:
+    r"""Abducts every patient several times and asks what the draws do to the score.
+
+    In each world :math:`z` (nothing changed, or one attribute set to one value for everybody)
+    patient i has R scores :math:`g_{ir}` from R draws of the posterior of the noise. The
+    generator's noise, its error against the true score :math:`g_i^*`, and the squared bias are
+
+    .. math:: \sigma^2_{\mathrm{gen}} = \frac{1}{n} \sum_i \mathrm{Var}_r[g_{ir}], \qquad
+        \mathrm{MSE} = \frac{1}{nR} \sum_{i,r} (g_{ir} - g_i^*)^2, \qquad
+        \mathrm{bias}^2 = \mathrm{MSE} - \sigma^2_{\mathrm{gen}}
+
+    Proposition 1 promises a gain where :math:`\sigma^2_{\mathrm{gen}} \leq \sigma^2 (1 - n_z/n)`;
+    it knows of no bias, which is why the error stands beside it.
+
+    Args:
+        generator: The generator on trial.
+        data: The patients, n of them.
+        audited: The predictors, by name.
+        truth: The generator of true counterfactuals, where they are known.
+        draws: The draws R of each patient's noise.
+
+    Returns:
+        One row for each world and predictor: ``intervention, effect, classifier, patients, draws,
+        sigma2_gen, S_var, mse, squared_bias, mean_error, sigma2, n_z, tolerable, holds``. The
+        stability ``S_var`` is what the noise causes by itself, in a world in which nothing else
+        varies; in the null world an additive residual makes it 0, whatever is drawn. NaN where
+        a column does not apply; ``holds`` is then ``None``.
+    """
+    rng, drawn = torch.Generator().manual_seed(0), []
+    for rows in torch.arange(len(data)).split(_BATCH):
+        part = data.take(rows)
+        drawn.append(
+            [world_scores(generator, audited, part, _WORLDS, rng=rng) for _ in range(draws)]
+        )
+    true = world_scores(truth, audited, data, _WORLDS) if truth else None
+    pa, made = data.parents, []
+    for (world, (do, effect)), name in product(_WORLDS.items(), audited):
+        every = [torch.stack([one[name][world] for one in part], dim=1) for part in drawn]
+        observed = torch.cat([part[0][name]["observed"] for part in drawn])
+        row = {"intervention": world, "effect": effect, "classifier": name}
+        row |= _noise(torch.cat(every), None if true is None else true[name][world])
+        for attribute, value in do.items():
+            row |= _premise(row["sigma2_gen"], observed, pa[attribute] == value)
+        made.append(row)
+    return pd.DataFrame(made)
+
+
+def _noise(g: Tensor, true: Tensor | None) -> dict[str, object]:
+    """What the draws (n, R) do to the score, with what the other columns hold if nothing else."""
+    n, draws = g.shape
+    noise = counterfactual_variance(g).noise.item() * n
+    q = torch.full((draws,), 1 / draws, dtype=torch.float64)
+    row = {"patients": n, "draws": draws, "sigma2_gen": noise}
+    row["S_var"] = stability_variance(g, q, correction=1).item()
+    row |= dict.fromkeys(("mse", "squared_bias", "mean_error", "sigma2", "n_z"), torch.nan)
+    row |= {"tolerable": torch.nan, "holds": None}
+    if true is not None:
+        error = g - true[:, None]
+        mse = error.square().mean().item()
+        row |= {"mse": mse, "squared_bias": mse - noise, "mean_error": error.mean().item()}
+    return row
+
+
+def _premise(noise: float, observed: Tensor, member: Tensor) -> dict[str, object]:
+    """What Proposition 1 asks of the noise in a subgroup."""
+    n, n_z = len(member), int(member.sum())
+    sigma2 = observational_mean(observed, member).variance.item() * n_z
+    limit = tolerable_generator_noise(sigma2, n_z, n).item()
+    holds = noise <= limit if n_z > 1 else None
+    return {"sigma2": sigma2, "n_z": n_z, "tolerable": limit, "holds": holds}

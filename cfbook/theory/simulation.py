@@ -17,10 +17,16 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from cfbook.theory.estimators import counterfactual_mean, observational_mean, variance_bound
-from cfcore.checks import InputError, check_fraction
+from cfbook.theory.estimators import (
+    Interval,
+    counterfactual_mean,
+    mean_interval,
+    observational_mean,
+    variance_bound,
+)
+from cfcore.checks import InputError
 
-Number = Tensor | float
+_Number = Tensor | float
 
 
 class Scores(NamedTuple):
@@ -33,7 +39,7 @@ class Scores(NamedTuple):
     generated: Tensor
 
 
-def break_even_noise(variance: Number, n_z: Number, n: Number) -> Tensor:
+def break_even_noise(variance: _Number, n_z: _Number, n: _Number) -> Tensor:
     r"""The noise on top of the truth at which both estimators vary alike.
 
     .. math:: \sigma^2_{\mathrm{gen}} = \sigma^2 \Big( \frac{n}{n_z} - 1 \Big)
@@ -58,20 +64,14 @@ def break_even_noise(variance: Number, n_z: Number, n: Number) -> Tensor:
 
 
 def break_even_bias(
-    variance: Number, n_z: Number, n: Number, *, generator_noise: Number = 0.0
+    variance: _Number, n_z: _Number, n: _Number, *, generator_noise: _Number = 0.0
 ) -> Tensor:
     r"""The bias of a generator at which both estimators have the same mean squared error.
 
     .. math:: b^2 = \frac{\sigma^2}{n_z} - \frac{\sigma^2 + \sigma^2_{\mathrm{gen}}}{n}
 
-    Args:
-        variance: :math:`\sigma^2`, the variance of the score within the subgroup.
-        n_z: The number of patients in the subgroup.
-        n: The number of patients.
-        generator_noise: :math:`\sigma^2_{\mathrm{gen}}`, on top of the truth.
-
-    Returns:
-        The absolute bias; 0 where the noise alone already loses.
+    It is absolute, and 0 where the noise alone, on top of the truth, already loses. The other
+    arguments are those of :func:`break_even_noise`.
 
     Example:
         >>> round(break_even_bias(0.75, n_z=25, n=100).item(), 6)
@@ -82,7 +82,7 @@ def break_even_bias(
 
 
 def break_even_size(
-    variance: Number, share: Number, bias: Number, *, generator_noise: Number = 0.0
+    variance: _Number, share: _Number, bias: _Number, *, generator_noise: _Number = 0.0
 ) -> Tensor:
     r"""The size of a test set from which a biased generator is worse than the few members.
 
@@ -136,10 +136,10 @@ def redrawn_scores(
         True
     """
     if generator_noise > variance:
-        raise InputError(
-            f"a correct model redraws a part of the variance {variance:g}, not {generator_noise:g}",
-            column="generator_noise",
+        text = (
+            f"a correct model redraws a part of the variance {variance:g}, not {generator_noise:g}"
         )
+        raise InputError(text, column="generator_noise")
     kept, own, new = torch.randn(3, runs, n, generator=rng, dtype=torch.float64)
     kept, drawn = kept * math.sqrt(variance - generator_noise), math.sqrt(generator_noise)
     return Scores(kept + drawn * own, kept + drawn * new)
@@ -153,15 +153,7 @@ def scattered_scores(
     .. math:: g(\tilde{x}_i) = g(x_i) + \varepsilon_i, \qquad
         \mathrm{Var}[\varepsilon_i] = \sigma^2_{\mathrm{gen}}
 
-    Args:
-        runs: How many test sets.
-        n: The patients of each.
-        variance: :math:`\sigma^2`, the variance of the score.
-        generator_noise: :math:`\sigma^2_{\mathrm{gen}}`, on top of it.
-        rng: The source of randomness.
-
-    Returns:
-        True and generated scores.
+    The arguments are those of :func:`redrawn_scores`; the noise is on top of the variance.
 
     Example:
         >>> rng = torch.Generator().manual_seed(7)
@@ -181,7 +173,7 @@ REGIMES: Mapping[str, Callable[..., Scores]] = {
 """Where the generator's noise comes from, and how scores are drawn accordingly."""
 
 
-def subgroup_means(scores: Scores, n_z: int) -> dict[str, Tensor]:
+def _subgroup_means(scores: Scores, n_z: int) -> dict[str, Tensor]:
     """Both estimates of the subgroup's mean in every test set, each of shape (runs,).
 
     The first ``n_z`` patients are the members; as membership says nothing of the scores, it does
@@ -196,50 +188,17 @@ def subgroup_means(scores: Scores, n_z: int) -> dict[str, Tensor]:
     return {"observational": observed.mean, "counterfactual": counterfactual.mean}
 
 
-def variance_interval(values: Tensor, *, level: float = 0.95) -> tuple[float, float, float]:
-    r"""The variance of normal values, with the exact interval of the chi-squared distribution.
-
-    Args:
-        values: Independent values, shape (runs,).
-        level: The coverage.
-
-    Returns:
-        The unbiased variance, and the ends of its interval.
+def _variance_interval(values: Tensor) -> Interval:
+    """The unbiased variance of independent normal values, with its exact chi-squared interval.
 
     Example:
         >>> values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
-        >>> [round(value, 2) for value in variance_interval(values)]
+        >>> [round(value, 2) for value in _variance_interval(values)]
         [2.5, 0.9, 20.64]
     """
-    check_fraction(level, "level")
     variance, df = values.double().var().item(), len(values) - 1
-    tail = (1 - level) / 2
-    low, high = (df * variance / stats.chi2.ppf(p, df) for p in (1 - tail, tail))
-    return variance, float(low), float(high)
-
-
-def squared_error_interval(
-    values: Tensor, truth: float, *, level: float = 0.95
-) -> tuple[float, float, float]:
-    """The mean squared error of estimates, with a normal interval for many runs.
-
-    Args:
-        values: Independent estimates, shape (runs,).
-        truth: What they estimate.
-        level: The coverage.
-
-    Returns:
-        The error, and the ends of its interval.
-
-    Example:
-        >>> [round(v, 2) for v in squared_error_interval(torch.tensor([1.0, -1.0, 2.0, -2.0]), 0.0)]
-        [2.5, 0.8, 4.2]
-    """
-    squares = (values.double() - truth).square()
-    reach = stats.norm.ppf((1 + check_fraction(level, "level")) / 2) * squares.std().item()
-    reach /= math.sqrt(len(values))
-    mean = squares.mean().item()
-    return mean, float(mean - reach), float(mean + reach)
+    low, high = (float(df * variance / stats.chi2.ppf(p, df)) for p in (0.975, 0.025))
+    return Interval(variance, low, high)
 
 
 def simulate(
@@ -283,11 +242,11 @@ def simulate(
                 "observational": variance / n_z,
                 "counterfactual": variance_bound(variance, extra if on_top else 0.0, n).item(),
             }
-            for name, means in subgroup_means(scores, n_z).items():
-                cell = {"regime": regime, "n": n, "n_z": n_z, "noise": noise, "estimator": name}
-                found = zip(("variance", "low", "high"), variance_interval(means), strict=True)
-                rows.append(cell | dict(found) | {"formula": formulas[name]})
-    return pd.DataFrame(rows)
+            for name, means in _subgroup_means(scores, n_z).items():
+                found = _variance_interval(means)
+                rows.append((regime, n, n_z, noise, name, *found, formulas[name]))
+    columns = ["regime", "n", "n_z", "noise", "estimator", "variance", "low", "high", "formula"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def biased_errors(
@@ -301,13 +260,8 @@ def biased_errors(
 ) -> pd.DataFrame:
     r"""Simulated mean squared errors of both estimators, the generator being biased but not noisy.
 
-    Args:
-        sizes: The sizes n of the test sets.
-        shares: The shares :math:`n_z / n`.
-        bias: What the generator adds to every score.
-        variance: :math:`\sigma^2`, the variance of the score within the subgroup.
-        runs: How many test sets for each combination.
-        seed: The seed.
+    The arguments are those of :func:`simulate`, and the bias that the generator adds to every
+    score.
 
     Returns:
         One row for each combination and estimator: ``n, share, estimator, error, low, high,
@@ -323,10 +277,10 @@ def biased_errors(
     for n, share in product(sizes, shares):
         n_z = round(share * n)
         scores = scattered_scores(runs, n, variance=variance, generator_noise=0.0, rng=rng)
-        means = subgroup_means(scores._replace(generated=scores.generated + bias), n_z)
+        means = _subgroup_means(scores._replace(generated=scores.generated + bias), n_z)
         formulas = {"observational": variance / n_z, "counterfactual": variance / n + bias**2}
         for name, estimates in means.items():
-            found = squared_error_interval(estimates, 0.0)
-            rows.append((n, share, name, *found, formulas[name]))
+            error = mean_interval(estimates.square())
+            rows.append((n, share, name, *error, formulas[name]))
     columns = ["n", "share", "estimator", "error", "low", "high", "formula"]
     return pd.DataFrame(rows, columns=columns)

@@ -37,7 +37,9 @@ def auc(score: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     return wins / (sick.sum(dim=-1) * healthy.sum(dim=-1))
 
 
-def stratified_auc(score: Tensor, y: Tensor, group: Tensor, groups: int) -> Tensor:
+def stratified_auc(
+    score: Tensor, y: Tensor, group: Tensor, groups: int, weight: Tensor | None = None
+) -> Tensor:
     r"""AUC within each stratum of an attribute, such as sex, race or age group.
 
     Worked by hand in :doc:`/notebooks/metrics`.
@@ -47,16 +49,18 @@ def stratified_auc(score: Tensor, y: Tensor, group: Tensor, groups: int) -> Tens
         y: Labels 0 or 1, shape (N,).
         group: The stratum of each patient, in 0 ... groups - 1, shape (N,).
         groups: The number of strata.
+        weight: Weights, shape (N,), or (B, N) for B areas of each stratum at once; 1 by default.
 
     Returns:
-        The areas, shape (groups,); NaN for a stratum that lacks a class.
+        The areas, shape (groups,) or (groups, B); NaN for a stratum that lacks a class.
 
     Example:
         >>> score, y = torch.tensor([0.1, 0.9, 0.8, 0.2]), torch.tensor([0, 1, 0, 1])
         >>> stratified_auc(score, y, torch.tensor([0, 0, 1, 1]), groups=2).tolist()
         [1.0, 0.0]
     """
-    return torch.stack([auc(score, y, group == stratum) for stratum in range(groups)])
+    weight = torch.ones_like(score) if weight is None else weight
+    return torch.stack([auc(score, y, weight * (group == k)) for k in range(groups)])
 
 
 def worst_gap(area: Tensor) -> Tensor:
@@ -70,13 +74,13 @@ def worst_gap(area: Tensor) -> Tensor:
     Worked by hand in :doc:`/notebooks/metrics`.
 
     Args:
-        area: The area of each stratum, shape (S,).
+        area: The area of each stratum, shape (S,) or (S, B).
 
     Returns:
-        The gap, shape ().
+        The gap, shape () or (B,).
 
     Example:
         >>> worst_gap(torch.tensor([0.75, 1.0, 0.875])).item()
         0.25
     """
-    return area.amax() - area.amin()
+    return area.amax(dim=0) - area.amin(dim=0)

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from cfbook.figures import ladders
-from cfbook.study import claims, design, tables
+from cfbook.printed_tables import published
+from cfbook.study import claims, tables
 from cfbook.study.presets import preset
 from cfbook.study.runs import SETTINGS, PredictorId, Run
 from cfbook.study.statistics import Study
@@ -22,7 +23,7 @@ STATISTICS = (
     "D_abs", "S_var_sex", "S_var_age", "AUC", "AUC_men", "AUC_women", "gap_sex", "gap_race",
     "gap_age", "score_sex", "score_age", "ECE_q", "variance_ratio", "null_abs", "null_flip",
 )  # fmt: skip
-KINDS = [*tables.ROWS, *tables.CONTROLS]
+KINDS = [*tables.ROWS, *tables._CONTROLS]
 
 
 def made_up(response: dict[str, float], *, noise: float = 0.01) -> Study:
@@ -48,11 +49,11 @@ def everywhere(study: Study) -> dict[tuple[str, str, str], Study]:
 
 
 def rows(study: Study, claim: str):  # noqa: ANN201
-    return claims.judge(everywhere(study), only=claim)
+    return claims.verdicts(everywhere(study), only=claim)
 
 
 def test_every_claim_has_a_test_and_says_where_it_stands() -> None:
-    read = design.read_design()
+    read = claims.read_design()
     for claim in read["claims"]:
         assert claim["test"] in claims.TESTS
         assert {"id", "where", "claim", "settings", "threshold"} <= claim.keys()
@@ -62,9 +63,9 @@ def test_every_claim_has_a_test_and_says_where_it_stands() -> None:
 
 
 def test_claims_and_thresholds_are_those_of_the_first_commit() -> None:
-    now = design.read_design()
+    now = claims.read_design()
     call = ["git", "show", f"{now['first_commit']}:data/claims.yml"]
-    shown = subprocess.run(call, cwd=design.DESIGN.parent, capture_output=True, text=True)
+    shown = subprocess.run(call, cwd=claims.DESIGN.parent, capture_output=True, text=True)
     if shown.returncode:
         pytest.skip("the history of the project is not here")
     first = {claim["id"]: claim for claim in yaml.safe_load(shown.stdout)["claims"]}
@@ -92,7 +93,7 @@ def test_a_falling_rank_stability_counts_as_correct() -> None:
 
 
 def test_noise_alone_supports_nothing_about_order() -> None:
-    found = claims.judge(everywhere(made_up({}, noise=1.0)))
+    found = claims.verdicts(everywhere(made_up({}, noise=1.0)))
     order = found[found.claim.isin(["risk-order", "calibration-order", "stability-gaps"])]
     assert (order.verdict != "supported").mean() > 0.9
 
@@ -118,7 +119,7 @@ def test_partial_correlation_removes_what_is_shared(rng_seed: int = 3) -> None:
     z = rng.normal(size=(4000, 1))
     x, y = z + 0.5 * rng.normal(size=z.shape), z + 0.5 * rng.normal(size=z.shape)
     assert claims.pearson(x, y).item() > 0.7
-    assert abs(claims.partial(x, y, z).item()) < 0.06
+    assert abs(claims.partial_correlation(x, y, z).item()) < 0.06
     assert claims.spearman(x, x**3).item() == pytest.approx(1)
 
 
@@ -135,11 +136,12 @@ def test_partial_correlation_removes_what_is_shared(rng_seed: int = 3) -> None:
     ],
 )
 def test_verdicts(low: float, high: float, threshold: float, above: bool, expected: str) -> None:
-    assert design.verdict(low, high, threshold, above=above) == expected
+    claim = {"threshold": threshold, "direction": "above" if above else "below"}
+    assert claims.verdict(claim, "S_var", low, high) == expected
 
 
 def test_thresholds_and_directions_are_those_of_the_design() -> None:
-    found = claims.judge(everywhere(made_up({}))).set_index(["claim", "item"])
+    found = claims.verdicts(everywhere(made_up({}))).set_index(["claim", "item"])
     areas, rises = (found.loc[("offset-invisible", i)] for i in ("AUC within a sex", "S_var rises"))
     assert set(areas.threshold) == {1e-12} and set(areas.direction) == {"below"}
     assert set(rises.threshold) == {2.5} and set(rises.direction) == {"above"}
@@ -150,13 +152,13 @@ def test_thresholds_and_directions_are_those_of_the_design() -> None:
 def test_what_cannot_fail_is_marked_and_only_where_it_holds() -> None:
     marked = {
         (claim["id"], item)
-        for claim in design.read_design()["claims"]
+        for claim in claims.read_design()["claims"]
         for item in claim.get("cannot_fail", ())
     }
     still = made_up({}, noise=0.0)
     found = pd.concat([rows(still, claim) for claim in {claim for claim, _ in marked}])
     items = set(zip(found.claim, found["item"], strict=True))
-    certain = found[found.verdict == design.CERTAIN]
+    certain = found[found.verdict == claims.CERTAIN]
     assert marked <= items
     # Nothing moves here, so the areas do not; the made-up ratios are 9 and 1, which are not below.
     assert set(zip(certain.claim, certain["item"], strict=True)) == {
@@ -168,8 +170,8 @@ def test_what_cannot_fail_is_marked_and_only_where_it_holds() -> None:
 def test_metrics_that_both_tell_all_pairs_apart_cannot_differ() -> None:
     rising = {"S_var_sex": 1.0, "S_var_age": 1.0}
     both = rows(made_up(rising | {"R_orig": 1.0}), "exposes-bias").set_index("item")
-    assert (both.loc["S_var - R_orig", "verdict"] == design.TIED).all()
-    assert (both.loc["S_var - AUC gap", "verdict"] != design.TIED).all()
+    assert (both.loc["S_var - R_orig", "verdict"] == claims.TIED).all()
+    assert (both.loc["S_var - AUC gap", "verdict"] != claims.TIED).all()
     worse = rows(made_up({"S_var_sex": -1.0, "S_var_age": -1.0, "R_orig": 1.0}), "exposes-bias")
     worse = worse[worse["item"] == "S_var - R_orig"]  # at the ceiling, but we are not
     assert (worse.estimate == -1).all() and (worse.verdict == "not supported").all()
@@ -185,45 +187,44 @@ def test_the_spread_between_trainings_is_in_the_interval() -> None:
     study = made_up({"R_IE": 1.0}, noise=0.0)
     rows_ = [i for i, m in enumerate(study.members) if m == PredictorId("sex", 0.95, 2)]
     study.values["R_IE"][rows_] += 0.3
-    gain = claims.judge(everywhere(study), only="blind-spot").set_index("item").loc["R_IE, sex"]
+    gain = claims.verdicts(everywhere(study), only="blind-spot").set_index("item").loc["R_IE, sex"]
     # Gains of .95, .95 and 1.25: 1.05, of standard error .1, and t of two degrees of freedom.
     assert gain.high.to_numpy() == pytest.approx(1.05 + 4.3027 * 0.1, rel=1e-4)
     assert gain.low.to_numpy() == pytest.approx(1.05 - 4.3027 * 0.1, rel=1e-4)
 
 
 def test_the_papers_counts_are_printed_or_counted() -> None:
-    assert claims.printed_count("C->C", "R_orig") == 6.33
-    assert claims.printed_count("C->C", "ECE_marg") == 9
-    assert claims.printed_count("C->C", "ECE_orig") == 4
-    assert np.isnan(claims.printed_count("C->C", "D_abs"))
+    assert claims._printed_count("C->C", "R_orig") == 6.33
+    assert claims._printed_count("C->C", "ECE_marg") == 9
+    assert claims._printed_count("C->C", "ECE_orig") == 4
+    assert np.isnan(claims._printed_count("C->C", "D_abs"))
 
 
 def test_the_table_of_the_main_text_counts_before_its_repetition() -> None:
-    assert claims.printed_count("C->M", "S_var") == 8  # 5 with the row of the appendix
-    assert claims.printed_count("C->M", "S_flip") == 9
-    assert claims.printed_count("C->M", "tau_b") == 9  # in the appendix alone
+    assert claims._printed_count("C->M", "S_var") == 8  # 5 with the row of the appendix
+    assert claims._printed_count("C->M", "S_flip") == 9
+    assert claims._printed_count("C->M", "tau_b") == 9  # in the appendix alone
 
 
 def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "claims.yml"
     path.write_text("claims: [{id: x, test: magic, settings: [], threshold: 0}]")
     with pytest.raises(InputError, match=r"claims\.yml.*'x'.*'magic'"):
-        claims.judge({}, design=path)
+        claims.verdicts({}, design=path)
 
 
 @pytest.mark.parametrize("kind", list(tables.COLUMNS))
 @pytest.mark.parametrize("setting", list(SETTINGS))
 def test_our_tables_have_the_rows_and_columns_of_the_paper(setting: str, kind: str) -> None:
-    printed = tables.published(setting, kind)
-    ours = tables.means(made_up({}), tables.COLUMNS[kind])
-    if kind == "risk":
-        ours = tables.with_counts(made_up({}), ours)
-    assert list(printed.index) == list(ours.index)
+    printed = published(setting, kind)
+    table = tables.counted if kind == "risk" else tables.means
+    ours = table(made_up({}), tables.COLUMNS[kind])
+    assert list(tables.labels(printed.index)) == list(ours.index)
     assert list(printed.columns) == list(ours.columns)
 
 
 def test_a_cell_of_the_main_text_is_shown_before_that_of_the_appendix() -> None:
-    basic = tables.published("C->M", "stability").loc["basic"]
+    basic = published("C->M", "stability").loc[("basic", 0.0)]
 
     # The main text and the appendix differ in these two; the last is in the appendix alone.
     assert basic[["S_var", "S_flip", "tau_b"]].tolist() == [0.0198, 0.143, 0.765]
@@ -250,13 +251,13 @@ def test_tables_mark_intervals_that_cover_too_seldom() -> None:
 
 def test_of_one_training_the_spread_is_unknown_and_the_caption_says_so() -> None:
     three = made_up({})
-    alone = tables.trained(three, [0])
+    alone = three.only([0])
     run = Run(preset("smoke"), "C->C", "balanced")
     assert tables.spreads(alone, ["S_var"]).isna().all(axis=None)
     assert tables.spreads(three, ["S_var"]).notna().all(axis=None)
     assert "how trainings" in tables.caption({run: alone}).replace("\n", " ")
     assert "unknown" not in tables.caption({run: three})
-    found = claims.judge(everywhere(alone), only="blind-spot")
+    found = claims.verdicts(everywhere(alone), only="blind-spot")
     assert (found.low < found.high).all()  # over patients
 
 

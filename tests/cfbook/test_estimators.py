@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from cfbook.study.transitions import correct_transitions
+from cfbook.study.claims import correct_transitions
 from cfbook.theory.estimators import (
     counterfactual_mean,
     counterfactual_variance,
@@ -79,10 +80,11 @@ def test_tolerable_noise_keeps_the_promise_of_the_proposition(share: float) -> N
     assert variance_bound(SIGMA2, sharp, n).item() == pytest.approx(SIGMA2 / n_z)
 
 
-def test_transitions_are_counted_by_seed_and_then_averaged() -> None:
+def test_transitions_are_counted_by_training() -> None:
     first = [[0.1, 0.2, 0.3, 0.4], [0.1, 0.1, 0.2, 0.3], [0.4, 0.3, 0.2, 0.1]]
     second = [[0.1, 0.2, 0.2, 0.4], [0.1, 0.0, 0.0, 0.0], [0.1, 0.2, 0.1, 0.2]]
 
-    assert correct_transitions(torch.tensor(first)).item() == 5
-    assert correct_transitions(torch.tensor(second)).item() == 4
-    assert correct_transitions(torch.tensor([first, second])).item() == 4.5
+    assert correct_transitions(np.array(first)) == 5
+    assert correct_transitions(np.array(second)) == 4
+    assert correct_transitions(np.array([first, second])).tolist() == [5, 4]
+    assert np.isnan(correct_transitions(np.array([[0.1, np.nan, 0.3]])))

@@ -18,8 +18,8 @@ from cfbook.study.runs import PredictorId, Run
 from cfcore.checks import InputError
 from cfcore.cli import main
 from cfscm.image import ImageMechanism
-from cfscm.networks import read_manifest
 from cfscm.training import FittingConfig, shifted
+from cfscm.weights import read_manifest
 
 SMOKE = replace(preset("smoke"), trainings=1)
 RECIPE = GeneratorRecipe(SMOKE)

@@ -13,7 +13,7 @@ from cfbook.study.learned import ESTIMATES, RESULTS
 from cfbook.study.presets import preset
 from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
 from cfbook.study.statistics import KEYS
-from cfchest.graph import paper_grid
+from cfchest.graph import CHEST, paper_grid
 from cfcore.cli import main
 from cfcore.marginalise import marginalise
 from cfscm.networks import ImageNetwork, PredictorConfig, build
@@ -26,8 +26,8 @@ def test_a_guess_stands_in_for_the_label_and_the_label_is_not_used() -> None:
     hidden = data.select(data.table.assign(effusion=torch.nan))
     guessed = data.select(data.table.assign(effusion=1.0))
     model = GeneratorRecipe(SMOKE).untrained()
-    guessing = label_free.Guessing(model, lambda x: torch.ones(len(x)))
-    reader = {"g": build(PredictorConfig(width=8), seed=0).eval()}
+    guessing = label_free._Guessing(model, guess=lambda x: torch.ones(len(x)))
+    reader = {"g": build(PredictorConfig("effusion", width=8), graph=CHEST, seed=0).eval()}
 
     def said(generator: object, rows: object) -> torch.Tensor:
         return marginalise(generator, reader, rows, paper_grid())["g"].logit_cf
@@ -35,7 +35,7 @@ def test_a_guess_stands_in_for_the_label_and_the_label_is_not_used() -> None:
     assert torch.equal(said(guessing, hidden), said(model, guessed))
     assert torch.equal(said(guessing, data), said(model, data))
     assert not torch.equal(said(model, data), said(model, guessed))
-    assert label_free.share_right(guessing, hidden, data) == data.table.effusion.mean()
+    assert label_free._share_right(guessing, hidden, data) == data.table.effusion.mean()
 
 
 def untrained_reader(recipe: PredictorRecipe) -> ImageNetwork:
@@ -66,7 +66,7 @@ def test_the_kept_table_is_of_the_generator_and_predictors_of_the_experiments() 
         "generator == 'learned-0' and setting == 'C->C' and testset == 'balanced'"
         " and effect == 'direct' and q == 'uniform'"
     )
-    gap = ours[label_free.FOUND] - known.set_index(KEYS).loc[ours.index, label_free.FOUND]
+    gap = ours[label_free._FOUND] - known.set_index(KEYS).loc[ours.index, label_free._FOUND]
 
     assert len(ours) == 7 and gap.abs().max(axis=None) < 5e-6
 

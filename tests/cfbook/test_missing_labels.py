@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cfbook.study import last_figure, missing_labels, partial
+from cfbook.study import missing_labels, partial
 from cfbook.study.cohorts import parts
 from cfbook.study.learned import RESULTS
 from cfbook.study.partial import PartialRecipe
@@ -76,7 +76,7 @@ def test_generators_are_named_by_what_made_them() -> None:
 
 def test_weights_of_the_earlier_gradient_keep_their_names_and_are_found(tmp_path: Path) -> None:
     """Every generator of the committed tables has the name that it had; a new one has another."""
-    tables = (missing_labels.CURVE, missing_labels.LABELS, missing_labels.ABLATION)
+    tables = (missing_labels.CURVE, missing_labels.FIFTH, missing_labels.ABLATION)
     listed = {f for name in tables for f in pd.read_csv(RESULTS / name)["generator"]}
     before = {file for file in listed if "partial" in file}
     made: set[str] = set()
@@ -243,7 +243,7 @@ def test_the_tables_grow_by_one_generator_at_a_time(
     words += ["--generators", str(folder)]
     assert main([*words, "--part", "labels"]) == 0
 
-    table = pd.read_csv(tmp_path / missing_labels.LABELS)
+    table = pd.read_csv(tmp_path / missing_labels.FIFTH)
     assert table.generator.nunique() == 3 and set(table.axiom) == {
         "effectiveness",
         "faithfulness",
@@ -254,10 +254,10 @@ def test_the_tables_grow_by_one_generator_at_a_time(
 
     assert main([*words, "--part", "model"]) == 0
     assert main([*words, "--part", "figure"]) == 0
-    assert load_file(tmp_path / last_figure.EXAMPLES)["learned"].shape == (4, 6, 32, 32)
+    assert load_file(tmp_path / missing_labels.EXAMPLES)["learned"].shape == (4, 6, 32, 32)
     accuracy = pd.read_csv(tmp_path / missing_labels.IMPUTED)
     assert set(accuracy.variable) == set(NAMES) and accuracy.value.notna().all()
-    changes = pd.read_csv(tmp_path / missing_labels.METRICS).set_index("metric")
+    changes = pd.read_csv(tmp_path / missing_labels.HIDDEN).set_index("metric")
     assert list(changes) == ["recorded", *NAMES, "all"]
     assert not (changes["recorded"] == changes["all"]).all()
     assert changes.loc["R_orig", "recorded"] == changes.loc["R_orig", "all"]
@@ -266,8 +266,8 @@ def test_the_tables_grow_by_one_generator_at_a_time(
 def test_the_examples_are_the_patients_of_the_captions() -> None:
     data = parts("C", find_preset("book"))["test"]
     found: list[int] = []
-    for patient in last_figure.PATIENTS:
-        found.append(last_figure.alike(data, patient, besides=found))
+    for patient in missing_labels.SHOWN:
+        found.append(missing_labels.alike(data, patient, besides=found))
         row = data.table.iloc[found[-1]]
         assert {name: row[name] for name in ("race", "sex", "effusion")} == {
             name: patient[name] for name in ("race", "sex", "effusion")

@@ -1,6 +1,7 @@
 """The audit of printed tables: it reports what is impossible, and nothing that is possible."""
 
 import json
+from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def tables_of(rows: list[dict]) -> dict[str, pd.DataFrame]:
     }
 
 
-def findings_of(*rows: dict) -> list[printed_tables.Finding]:
+def findings_of(*rows: dict) -> list[printed_tables.Flaw]:
     return printed_tables.audit(tables_of(list(rows)))
 
 
@@ -145,7 +146,7 @@ def test_rank_identities_hold_for_every_permutation_and_are_attained(n: int) -> 
         "n_test": np.full(len(ranks), n),
     }
 
-    for tie in printed_tables.ranks():
+    for tie in printed_tables._ranks():
         excess = tie.readings[0](*(columns[name] for name in (*tie.high, *tie.low)))
         assert excess.max() == pytest.approx(0, abs=1e-12)
 
@@ -334,7 +335,7 @@ def test_an_honest_paper_fails_no_identity(seed: int, whole: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def published() -> list[printed_tables.Finding]:
+def published() -> list[printed_tables.Flaw]:
     return printed_tables.audit(printed_tables.read_tables())
 
 
@@ -353,7 +354,7 @@ KNOWN = [
 
 @pytest.mark.parametrize(("setting", "family", "strength", "identity", "metric", "values"), KNOWN)
 def test_what_is_known_of_the_published_tables_is_found(
-    published: list[printed_tables.Finding],
+    published: list[printed_tables.Flaw],
     setting: str,
     family: str,
     strength: float,
@@ -370,7 +371,7 @@ def test_what_is_known_of_the_published_tables_is_found(
 
 
 def test_findings_are_unique_positive_and_leave_ctc_out(
-    published: list[printed_tables.Finding],
+    published: list[printed_tables.Flaw],
 ) -> None:
     frame = printed_tables.as_frame(published)
 
@@ -380,7 +381,7 @@ def test_findings_are_unique_positive_and_leave_ctc_out(
     assert "R_WC 1.390 is below R_CVaR_0.10 1.991" in set(frame["statement"])
 
 
-def test_the_summary_counts_every_finding_once(published: list[printed_tables.Finding]) -> None:
+def test_the_summary_counts_every_finding_once(published: list[printed_tables.Flaw]) -> None:
     counts = printed_tables.summary(published)
 
     assert list(counts.columns) == ["C->C", "M->M", "C->M"]
@@ -389,10 +390,10 @@ def test_the_summary_counts_every_finding_once(published: list[printed_tables.Fi
     assert printed_tables.summary([]).to_numpy().sum() == 0
 
 
-def test_findings_survive_json(published: list[printed_tables.Finding]) -> None:
-    text = json.dumps([f.as_dict() for f in published], allow_nan=False)
+def test_findings_survive_json(published: list[printed_tables.Flaw]) -> None:
+    text = json.dumps([asdict(f) for f in published], allow_nan=False)
 
-    assert [printed_tables.Finding(**row) for row in json.loads(text)] == published
+    assert [printed_tables.Flaw(**row) for row in json.loads(text)] == published
 
 
 def test_a_bad_table_is_named(tmp_path: Path) -> None:

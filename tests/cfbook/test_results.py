@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cfbook.printed_tables import published
 from cfbook.study import claims, learned, runs, tables
+from cfbook.study.claims import _criterion, read_design, verdict
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
-from cfbook.study.design import criterion, read_design, reported
-from cfbook.study.learned import learned_studies
+from cfbook.study.learned import RESULTS, learned_studies
 from cfbook.study.presets import preset
 from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
 from cfbook.study.runs import PredictorId, Run, all_runs
-from cfbook.study.statistics import study, study_run
+from cfbook.study.statistics import study_predictions, study_run
 from cfchest.graph import paper_grid
 from cfcore.checks import InputError
 from cfcore.marginalise import marginalise
@@ -47,11 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_estimates_stand_in_the_rows_of_the_paper(folder: Path) -> None:
     columns = [*tables.COLUMNS["stability"], "null_flip", "null_abs"]
-    learned = tables.learned_means("C->M", "natural", columns, folder=folder)
-    assert list(learned.index) == list(tables.published("C->M", "stability").index)
+    found = learned_studies("C->M", folder=folder)
+    learned = tables.averaged(found, lambda study: tables.means(study, columns))
+    printed = published("C->M", "stability").index
+    assert list(learned.index) == list(tables.labels(printed))
     assert (learned["null_abs"] < 1e-3).all()  # the residual is held
-    assert tables.learned_means("C->C", "balanced", columns, folder=folder).empty
-    assert tables.learned_means("C->M", "natural", columns, folder=folder / "none").empty
+    assert learned_studies("C->C", folder=folder) == {}
+    assert learned_studies("C->M", folder=folder / "none") == {}
 
 
 def test_estimates_read_back_are_those_of_the_predictions(folder: Path) -> None:
@@ -86,19 +89,20 @@ def test_kept_weights_suffice_for_the_empirical_q(tmp_path: Path, folder: Path) 
 
 
 def test_each_choice_stands_beside_uniform_q_with_the_same_trainings() -> None:
-    few = tables.trained(learned_studies("C->C")["learned-0"], [0])
+    few = learned_studies("C->C")["learned-0"].only([0])
     assert few.seeds == [0] and len(few.members) < len(learned_studies("C->C")["learned-0"].members)
-    shown = tables.learned_variants("C->C", ["S_var"])
+    shown = tables.text(tables.learned_variants("C->C", ["S_var"]))
     assert shown.count("learned-0; trainings: 0\n") == shown.count("empir.") == 1
     assert shown.count("learned-0; trainings: 0, 1, 2\n") == shown.count("total") == 1
     assert f"{few.column('S_var', 'sex', 0.95)[0, 0]:.3f}" in shown
-    assert "empir." not in tables.learned_variants("M->M", ["S_var"])
+    assert "empir." not in tables.text(tables.learned_variants("M->M", ["S_var"]))
 
 
 def test_transitions_are_counted_for_learned_generators_too(folder: Path) -> None:
     study = learned_studies("C->M", folder=folder)["learned-0"]
-    counted = tables.learned_means("C->M", None, ["R_IE"], counts=True, folder=folder)
-    assert counted.equals(tables.with_counts(study, tables.means(study, ["R_IE"])))
+    table = tables.counted(study, ["R_IE"])
+    assert table.loc["CTC"].item() == claims.transitions(study, "R_IE").mean()
+    assert table.drop("CTC").equals(tables.means(study, ["R_IE"]))
 
 
 def test_claims_without_studies_are_left_out(folder: Path) -> None:
@@ -136,25 +140,25 @@ def ties() -> set[tuple[str, str, str, str]]:
     every = set()
     for (who, known), claim in product(studies.items(), read_design()["claims"]):
         with suppress(KeyError):
-            outcomes = [outcome for outcome, _ in claims.outcomes(claim, known)]
-            every |= {(who, claim["id"], o.setting, o.item) for o in outcomes if claims.tied(o)}
+            outcomes = claims.outcomes(claim, known)
+            every |= {(who, claim["id"], where, o.item) for where, o, _ in outcomes if o.tied}
     return every
 
 
 def test_every_stored_verdict_follows_from_its_interval_and_the_design() -> None:
-    table = pd.read_csv(tables.RESULTS / learned.CLAIMS)
+    table = pd.read_csv(RESULTS / learned.CLAIMS)
     by_name, tied = {claim["id"]: claim for claim in read_design()["claims"]}, ties()
     assert len(table) > 300 and len(tied) > 0
     for row in table.itertuples():
         claim = by_name[row.claim]
-        threshold, above = criterion(claim, row.item)
+        threshold, above = _criterion(claim, row.item)
         assert (row.threshold, row.direction == "above") == (threshold, above), row
         same = (row.generator, row.claim, row.setting, row.item) in tied
-        assert row.verdict == reported(claim, row.item, row.low, row.high, tied=same), row
+        assert row.verdict == verdict(claim, row.item, row.low, row.high, tied=same), row
 
 
 def test_verdicts_read_back_are_those_that_were_stored() -> None:
-    table = pd.read_csv(tables.RESULTS / learned.CLAIMS)
+    table = pd.read_csv(RESULTS / learned.CLAIMS)
     read = learned.learned_claims().set_index(["claim", "setting", "item"])["learned verdict"]
     stored = table.groupby(["claim", "setting", "item"], sort=False).verdict.agg(set)
     agreed = stored[stored.str.len() == 1].str.join("")
@@ -210,7 +214,7 @@ def test_committed_weights_reproduce_the_committed_soundness() -> None:
         effects=["direct"],
     )
     keys = ["axiom", "intervention", "effect", "measure", "classifier"]
-    kept = pd.read_csv(tables.RESULTS / learned.SOUNDNESS).fillna({"classifier": ""})
+    kept = pd.read_csv(RESULTS / learned.SOUNDNESS).fillna({"classifier": ""})
     kept = kept[kept.generator == "learned-0"].set_index(keys)
     found = found.set_index(keys)
     assert len(found) > 20
@@ -220,8 +224,11 @@ def test_committed_weights_reproduce_the_committed_soundness() -> None:
         )
 
 
-def test_the_tables_that_come_with_the_project_are_found() -> None:
-    assert len(tables.learned_means("C->M", "natural", ["S_var", "null_abs"])) == 10
+def test_what_comes_with_the_project_is_found() -> None:
+    book = preset("book")
+    for recipe in (GeneratorRecipe(book), *probes(book).values()):
+        assert (recipe.committed / recipe.file).is_file()
+    assert len(learned_studies("C->M")["learned-0"].kinds) >= 10
     assert list(learned_studies("C->M")) == ["learned-0", "learned-1", "learned-2"]
     assert list(learned_studies("C->M", effect="total")) == ["learned-0"]
     assert list(learned_studies("C->M", q="empirical")) == ["learned-0"]
@@ -234,7 +241,7 @@ def test_committed_weights_reproduce_the_committed_estimates() -> None:
     made = {m.name: r for m, r in run.recipes().items() if m == PredictorId("basic", 0.0, 0)}
     readers = {name: recipe.obtain() for name, recipe in made.items()}
     said = marginalise(runs.find_generator(run), readers, data, paper_grid())
-    found = study({PredictorId("basic", 0.0, 0): said["basic 0 seed 0"]}, replicates=2)
+    found = study_predictions({PredictorId("basic", 0.0, 0): said["basic 0 seed 0"]}, replicates=2)
     kept = learned_studies("C->C")["learned-0"]
     row = kept.members.index(PredictorId("basic", 0.0, 0))
     assert set(found.values) == set(kept.values)

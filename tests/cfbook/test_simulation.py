@@ -6,10 +6,12 @@ import torch
 from matplotlib.figure import Figure
 
 from cfbook.figures.theory import errors
-from cfbook.theory.estimators import tolerable_generator_noise
+from cfbook.theory.estimators import mean_interval, tolerable_generator_noise
 from cfbook.theory.simulation import (
     REGIMES,
     Scores,
+    _subgroup_means,
+    _variance_interval,
     biased_errors,
     break_even_bias,
     break_even_noise,
@@ -17,9 +19,6 @@ from cfbook.theory.simulation import (
     redrawn_scores,
     scattered_scores,
     simulate,
-    squared_error_interval,
-    subgroup_means,
-    variance_interval,
 )
 from cfcore.checks import InputError
 
@@ -28,7 +27,7 @@ SIGMA2, N, N_Z, RUNS = 0.15, 60, 12, 4000
 
 def ratio(scores: Scores) -> float:
     """The simulated variance of the counterfactual over that of the observational estimator."""
-    means = subgroup_means(scores, N_Z)
+    means = _subgroup_means(scores, N_Z)
     return (means["counterfactual"].var() / means["observational"].var()).item()
 
 
@@ -65,12 +64,12 @@ def test_at_the_break_even_bias_the_mean_squared_errors_are_one(
 ) -> None:
     bias = break_even_bias(SIGMA2, N_Z, N, generator_noise=noise).item()
     scores = scattered_scores(RUNS, N, variance=SIGMA2, generator_noise=noise, rng=rng)
-    means = subgroup_means(scores, N_Z)
+    means = _subgroup_means(scores, N_Z)
 
-    error, low, high = squared_error_interval(means["counterfactual"] + bias, 0.0)
+    error, low, high = mean_interval((means["counterfactual"] + bias).square())
 
     assert low < SIGMA2 / N_Z < high
-    assert error == pytest.approx(squared_error_interval(means["observational"], 0.0)[0], rel=0.1)
+    assert error == pytest.approx(mean_interval(means["observational"].square()).value, rel=0.1)
     size = break_even_size(SIGMA2, N_Z / N, bias, generator_noise=noise)
     assert size.item() == pytest.approx(N)
 
@@ -86,11 +85,11 @@ def test_where_noise_alone_loses_no_bias_is_tolerated() -> None:
 def test_intervals_cover_as_often_as_they_say(rng: torch.Generator) -> None:
     samples = torch.randn(2000, 12, generator=rng, dtype=torch.float64)
 
-    ends = [variance_interval(sample, level=0.8)[1:] for sample in samples]
+    ends = [_variance_interval(sample)[1:] for sample in samples]
 
-    assert sum(low < 1 < high for low, high in ends) / 2000 == pytest.approx(0.8, abs=0.03)
+    assert sum(low < 1 < high for low, high in ends) / 2000 == pytest.approx(0.95, abs=0.02)
     many = torch.randn(500, 400, generator=rng, dtype=torch.float64) + 1
-    ends = [squared_error_interval(values, 0.0)[1:] for values in many]
+    ends = [mean_interval(values.square())[1:] for values in many]
     assert sum(low < 2 < high for low, high in ends) / 500 == pytest.approx(0.95, abs=0.03)
 
 
@@ -121,7 +120,7 @@ def test_what_cannot_be_is_refused(rng: torch.Generator) -> None:
     with pytest.raises(InputError, match=r"a part of the variance 1, not 1\.5"):
         redrawn_scores(2, 4, variance=1.0, generator_noise=1.5, rng=rng)
     with pytest.raises(InputError, match="between 2 and all 4 patients are members, not 1"):
-        subgroup_means(Scores(torch.zeros(2, 4), torch.zeros(2, 4)), 1)
+        _subgroup_means(Scores(torch.zeros(2, 4), torch.zeros(2, 4)), 1)
     with pytest.raises(InputError, match="there is no regime 'novel', only correct model, noise"):
         simulate([20], [0.5], {"novel": [0.0]})
 
@@ -132,11 +131,12 @@ def test_an_unbiased_generator_never_breaks_even_and_is_drawn_so(bias: float) ->
     fig = Figure()
     ax = fig.subplots()
 
-    errors(ax, frame, bias=bias, variance=0.15)
+    crossing = {w: break_even_size(0.15, w, bias).item() for w in (0.25, 0.5)}
+    errors(ax, frame, crossing, bias=bias, variance=0.15)
     fig.canvas.draw()
 
     drawn = [np.asarray(line.get_xydata(), dtype=float) for line in ax.lines]
     assert all(np.isfinite(points).all() and (points[:, 1] > 0).all() for points in drawn)
     rings = [line for line in ax.lines if line.get_markerfacecolor() == "none"]
     assert len(rings) == (2 if bias else 0)
-    assert (break_even_size(0.15, 0.25, bias).item() == np.inf) is (bias == 0)
+    assert (crossing[0.25] == np.inf) is (bias == 0)

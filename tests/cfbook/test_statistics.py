@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from cfbook.study.runs import PredictorId
-from cfbook.study.statistics import Study, study
+from cfbook.study.statistics import Study, study_predictions
 from cfbook.theory import estimators
 from cfchest.graph import paper_grid
 from cfcore import metrics
@@ -58,7 +58,7 @@ def given() -> dict[PredictorId, Predictions]:
 
 @pytest.fixture(scope="module")
 def found(given: dict[PredictorId, Predictions]) -> Study:
-    return study(given, replicates=REPLICATES, rank_replicates=10)
+    return study_predictions(given, replicates=REPLICATES, rank_replicates=10)
 
 
 def resampled(given: Predictions, which: int) -> Predictions:
@@ -169,13 +169,14 @@ def test_of_one_training_the_interval_is_that_of_its_patients(
     given: dict[PredictorId, Predictions],
 ) -> None:
     member = next(iter(given))
-    alone = study({member: given[member]}, replicates=REPLICATES, rank_replicates=10).summary()
+    one = {member: given[member]}
+    alone = study_predictions(one, replicates=REPLICATES, rank_replicates=10).summary()
 
     plain = given[member].bootstrap(replicates=REPLICATES, rank_replicates=10).set_index("metric")
     ends = alone.set_index("metric").loc[plain.index, ["low", "high"]]
     np.testing.assert_allclose(ends, plain[["low", "high"]], rtol=1e-9)
     assert alone.spread.isna().all()
-    assert set(alone.metric) == set(study({member: given[member]}, replicates=2).values)
+    assert set(alone.metric) == set(study_predictions(one, replicates=2).values)
 
 
 def test_studies_and_reports_take_the_bias_of_resampling_off_alike(found: Study) -> None:

@@ -8,7 +8,6 @@ from accelerator import NAME, Accelerator
 from torch import Tensor
 
 from cfbook.cli import own_device
-from cfbook.study import transitions
 from cfbook.theory import estimators
 from cfcore import metrics as m
 from cfcore.metrics.summary import Options, Scores, summarise
@@ -61,7 +60,6 @@ METRICS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "auc": lambda d: m.auc(d["obs"], d["y"]),
     "stratified_auc": lambda d: m.stratified_auc(d["obs"], d["y"], d["group"], 3),
     "worst_gap": lambda d: m.worst_gap(m.stratified_auc(d["obs"], d["y"], d["group"], 3)),
-    "correct_transitions": lambda d: transitions.correct_transitions(d["p"]),
     "observational_mean": lambda d: estimators.observational_mean(d["obs"], d["group"] == 1),
     "counterfactual_mean": lambda d: estimators.counterfactual_mean(d["obs"]),
     "counterfactual_variance": lambda d: estimators.counterfactual_variance(d["p"]),

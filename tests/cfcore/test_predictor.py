@@ -305,7 +305,11 @@ def test_a_predictor_of_several_labels_is_decoded_once_and_keyed_by_them(
         (two_labels, {"mine": "ill"}, r"'mine' gives .* \(\d+, 2\) .* not one logit for each; cho"),
         (two_labels, {"mine": ["ill", "ill"]}, r"labels\['mine'\]: a label is named twice"),
         (head(3), None, r"shape \(\d+, 3\) for \d+ images, not one for each of 2 labels"),
-        (build(PredictorConfig("sex"), seed=0), None, "predicts 'sex', but .* 'ill' and 'worse'"),
+        (
+            build(PredictorConfig("sex"), graph=CHEST, seed=0),
+            None,
+            "predicts 'sex', but .* 'ill' and 'worse'",
+        ),
     ],
 )
 def test_outputs_that_are_not_the_labels_are_refused(

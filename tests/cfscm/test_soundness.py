@@ -13,7 +13,7 @@ from torch import Tensor
 from cfbook.study.leak import LEAK
 from cfbook.study.learned import RESULTS
 from cfbook.study.recipes import GeneratorRecipe
-from cfbook.theory.noise import generator_noise
+from cfbook.theory.images import generator_noise
 from cfchest.data import Dataset, from_phantom
 from cfchest.graph import CHEST
 from cfchest.phantom import Phantom
@@ -464,7 +464,7 @@ def test_generator_noise_is_what_was_put_in(data: Dataset) -> None:
 
 def test_the_premise_fails_for_a_noisy_generator_only(data: Dataset) -> None:
     premises = [
-        generator_noise(Jitter(spread), data, {"centre": centre}, attributes=["sex"], draws=4)
+        generator_noise(Jitter(spread), data, {"centre": centre}, draws=4)[:3]
         for spread in (1e-3, 3.0)
     ]
 
