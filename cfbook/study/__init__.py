@@ -1,1 +1,37 @@
-"""The paper's experiments: sizes, recipes, runs, statistics and claims."""
+"""The paper's experiments, and all that a chapter needs of them: ``from cfbook import study``.
+
+Modules are imported when a name is first used.
+"""
+
+from importlib import import_module
+
+_OFFERED = {
+    "cfbook.figures.ladders": "style",
+    "cfbook.printed_tables": "METRICS",
+    "cfbook.production.prose": "count keep",
+    "cfbook.production.show": "show",
+    "cfbook.study.claims": "BIASED CERTAIN CORRELATION COUNTED EVERYONE NETWORKS STEPS VERDICTS"
+    " columns correct_transitions partial_correlation pearson read_design"
+    " transitions verdicts worse_pairs",
+    "cfbook.study.cohorts": "SHARED held_out parts phantom_cohort",
+    "cfbook.study.label_free": "label_free_table",
+    "cfbook.study.leak": "LEAK",
+    "cfbook.study.learned": "NOISE READINGS RESULTS SOUNDNESS collect_soundness learned_claims"
+    " learned_studies",
+    "cfbook.study.missing_labels": "ABLATION ACTIONS CURVE EXAMPLES FIFTH HIDDEN IMPUTED SHOWN"
+    " STAGES changes imputation in_words read_trials trial_patients",
+    "cfbook.study.partial": "EARLIER PartialRecipe",
+    "cfbook.study.presets": "on preset",
+    "cfbook.study.recipes": "GeneratorRecipe PredictorRecipe probes",
+    "cfbook.study.runs": "BETAS PredictorId Run SETTINGS STRENGTHS all_runs predictions",
+    "cfbook.study.statistics": "mean_score responses study_predictions study_run",
+    "cfbook.study.tables": "ROWS WIDTH averaged beside caption counted intervals learned_tables"
+    " learned_variants means pairs row_label side_by_side text variants",
+}
+_HOMES = {name: module for module, names in _OFFERED.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pandas as pd
 
-from cfbook.printed_tables import METRICS as COLUMNS
+from cfbook.printed_tables import METRICS
 from cfbook.printed_tables import published, read_tables
 from cfbook.study.claims import STEPS, transitions
 from cfbook.study.learned import learned_studies
@@ -55,7 +55,7 @@ def _by_kind(
     Args:
         summary: What :meth:`cfbook.study.statistics.Study.summary` returns.
         value: The column.
-        columns: The statistics, such as ``COLUMNS["risk"]``.
+        columns: The statistics, such as ``METRICS["risk"]``.
         controls: Whether to add the controls of the biased predictors.
     """
     table = summary.pivot(index=["family", "strength"], columns="metric", values=value)
@@ -190,7 +190,7 @@ def beside(run: Run, study: Study, kind: _PaperTable) -> dict[str, pd.DataFrame]
         study: The study of the setting's test set.
         kind: Which table.
     """
-    columns, printed = COLUMNS[kind], published(run.setting, kind)
+    columns, printed = METRICS[kind], published(run.setting, kind)
     sizes = read_tables()[kind].groupby("setting").n_test.first()
     ours = f"found here, mean over {len(study.seeds)} trainings\n{caption({run: study})}"
     every = [*columns, *(_FLOOR if kind == "stability" else ())]
