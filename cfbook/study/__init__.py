@@ -11,8 +11,8 @@ _OFFERED = {
     "cfbook.production.prose": "count keep",
     "cfbook.production.show": "show",
     "cfbook.study.claims": "BIASED CERTAIN CORRELATION COUNTED EVERYONE NETWORKS STEPS VERDICTS"
-    " columns correct_transitions partial_correlation pearson read_design"
-    " transitions verdicts worse_pairs",
+    " columns correct_transitions outcomes partial_correlation pearson read_design"
+    " transitions verdict verdicts worse_pairs",
     "cfbook.study.cohorts": "SHARED held_out parts phantom_cohort",
     "cfbook.study.label_free": "label_free_table",
     "cfbook.study.leak": "LEAK",

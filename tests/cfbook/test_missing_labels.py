@@ -174,7 +174,7 @@ def test_regularisation_begins_with_the_trained_generator(
 
 def rows(model: DeepSCM) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     data = parts("C", SMOKE)["train"].take(range(12))
-    return data[:], data.parents(model.names)
+    return data[:], {name: data.parents[name] for name in model.names}
 
 
 def test_disagreement_teaches_the_generator_and_not_its_reader(model: DeepSCM) -> None:

@@ -14,7 +14,7 @@ from cfbook.study.recipes import PredictorRecipe
 from cfchest.data import Dataset
 from cfchest.phantom import Cohort, Phantom
 from cfcore.metrics import auc
-from cfscm.networks import ImageNetwork, load
+from cfscm.networks import ImageNetwork
 from cfscm.training import outputs
 
 FROZEN = Path(__file__).parents[2] / "data" / "phantom" / "frozen.safetensors"
@@ -35,7 +35,7 @@ def test_patients_look_as_they_did(hospital: str) -> None:
 
 @pytest.fixture(scope="module")
 def reader() -> ImageNetwork:
-    return load(PredictorRecipe.committed / PredictorRecipe(BOOK).file)
+    return PredictorRecipe(BOOK).obtain()
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_effusion_is_as_difficult_as_intended(score: Tensor, test_part: Dataset)
 def test_detector_noise_matters_little_beside_sex_and_age(
     reader: ImageNetwork, score: Tensor, test_part: Dataset
 ) -> None:
-    cohort, pa = phantom_cohort("C", BOOK), test_part.parents()
+    cohort, pa = phantom_cohort("C", BOOK), test_part.parents
     index = torch.tensor(test_part.table.image.to_numpy())
     fresh = {"detector": cohort.noise["detector"][index] + 1}
     older = (pa["age"] + 30).clamp(max=90)
@@ -86,7 +86,7 @@ def test_detector_noise_matters_little_beside_sex_and_age(
 
 
 def test_the_other_sex_changes_the_image_by_21_to_27_decibels(test_part: Dataset) -> None:
-    cohort, pa = phantom_cohort("C", BOOK), test_part.parents()
+    cohort, pa = phantom_cohort("C", BOOK), test_part.parents
     index = torch.tensor(test_part.table.image.to_numpy())
     noise = {name: value[index] for name, value in cohort.noise.items()}
     acted = cohort.phantom.act(pa, {"sex": 1 - pa["sex"]}, effect="total")
