@@ -473,7 +473,7 @@ def run(
     from cfbook.production import notebooks
 
     given = {name: notebooks.read_value(name, value) for name, value in parameter}
-    notebooks.run(source, out, given, provenance=provenance)
+    notebooks.run_notebook(source, out, given, provenance=provenance)
 
 
 def guard(paths: Sequence[Path] = (), *, staged: bool = False, book: Path | None = None) -> None:
@@ -487,15 +487,9 @@ def guard(paths: Sequence[Path] = (), *, staged: bool = False, book: Path | None
         staged: Only what the next commit would change.
         book (DIR): A rendered book, instead.
     """
-    from cfbook.guard import repository
-    from cfbook.guard.guard import ALLOWED, inspect, read_allowed, walk
+    from cfbook.guard import search
 
-    if paths or book is not None:
-        files, allowed = walk(paths if book is None else [book]), read_allowed(Path(ALLOWED))
-    else:
-        files = repository.staged() if staged else repository.tracked()
-        allowed = read_allowed(repository.top() / ALLOWED)
-    found = inspect(files, allowed, book=book is not None)
+    found = search(paths, staged=staged, book=book)
     for finding in found:
         print(finding, file=sys.stderr)
     if found:

@@ -7,20 +7,14 @@ from cfcore.checks import InputError
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("cfcore", "cfscm", "cfchest", "cfbook")
 DATA = ROOT / "data"
-PACKAGED = Path(__file__).parent / "data"  # a wheel has the paper's tables in it
+_PACKAGED = Path(__file__).parent / "data"  # a wheel has the paper's tables in it
 
 
 def data_file(name: str) -> Path:
     """A file or folder of the project's data, from whatever folder one works in.
 
     Args:
-        name: Its name below ``data``, such as ``"paper/risk.csv"``.
-
-    Returns:
-        Its path.
-
-    Raises:
-        InputError: If this installation lacks it.
+        name: Its name below ``data``.
 
     Example:
         >>> data_file("paper/risk.csv").name
@@ -30,7 +24,7 @@ def data_file(name: str) -> Path:
         ...
         cfcore.checks.InputError: data/paper/none.csv did not come with this installation of ...
     """
-    found = [place / name for place in (PACKAGED, DATA) if (place / name).exists()]
+    found = [place / name for place in (_PACKAGED, DATA) if (place / name).exists()]
     if not found:
         raise InputError(
             f"data/{name} did not come with this installation of cfcore (a wheel has data/paper "

@@ -165,15 +165,19 @@ def test_importing_the_package_loads_nothing_else() -> None:
     assert {name for name in loaded if name not in sys.stdlib_module_names} == {"cfcore"}
 
 
-def test_using_the_package_loads_torch_and_numpy_only() -> None:
-    loaded = printed(
-        "import sys, torch, numpy; before = set(sys.modules);"
-        f"import cfcore; [getattr(cfcore, name) for name in cfcore.__all__]; {NEW}"
-    )
+@pytest.mark.parametrize(
+    ("use", "first"),
+    [
+        ("cfcore.evaluate([0.9, 0.2], [[0.8], [0.3]], [1, 0])", "torch, scipy"),
+        ("[getattr(cfcore, name) for name in cfcore.__all__]", "torch, scipy, pandas, tqdm"),
+    ],
+)
+def test_using_the_package_loads_no_more_than_it_needs(use: str, first: str) -> None:
+    loaded = printed(f"import sys, {first}; before = set(sys.modules); import cfcore; {use}; {NEW}")
 
     assert "cfcore" in loaded
-    ours = {"cfcore", "numpy", "tqdm"}
-    assert {name for name in loaded if name not in sys.stdlib_module_names} <= ours
+    others = {name for name in loaded if name not in sys.stdlib_module_names}
+    assert others <= {"cfcore", "numpy", "scipy"}
 
 
 @pytest.mark.parametrize(

@@ -88,15 +88,12 @@ def check_given(source: Path, notebook: "NotebookNode", given: Mapping[str, obje
     known = dict(_assigned(notebook))
     for name, value in given.items():
         if name not in known:
-            raise InputError(
-                f"{source}: there is no parameter {name!r}; it has {', '.join(known) or 'none'}"
-            )
+            names = ", ".join(known) or "none"
+            raise InputError(f"{source}: there is no parameter {name!r}; it has {names}")
         kind = getattr(known[name], "annotation", None)
         if kind is not None and not _fits(value, kind):
-            raise InputError(
-                f"{source}: the parameter {name!r} is of type {ast.unparse(kind)}, "
-                f"not {value!r} ({type(value).__name__})"
-            )
+            wrong = f"is of type {ast.unparse(kind)}, not {value!r} ({type(value).__name__})"
+            raise InputError(f"{source}: the parameter {name!r} {wrong}")
 
 
 def read_value(name: str, text: str) -> object:
@@ -119,7 +116,7 @@ def read_value(name: str, text: str) -> object:
     return value
 
 
-def run(
+def run_notebook(
     source: str | Path,
     out: str | Path,
     given: Mapping[str, object] | None = None,
@@ -140,28 +137,22 @@ def run(
         out: Where to write the executed notebook.
         given: Parameters to change; each must be in the notebook's cell tagged ``parameters``.
         progress: Whether to show a progress bar.
-        provenance: Where to write the record of the run (:mod:`cfbook.production.records`), if
-            anywhere.
-
-    Returns:
-        The path of the executed notebook.
+        provenance: Where to write the record of the run (:mod:`cfbook.production.records`).
 
     Raises:
-        InputError: If the notebook has no such parameter, or one of another type.
-        InputError: If a cell fails; the message names it, and quotes a claim that does not hold.
-        FileNotFoundError: If there is no such notebook.
-        InputError: If it is about real patients and git would track it.
+        InputError: If the notebook has no such parameter, or one of another type; if it is about
+            real patients and git would track it; or if a cell fails: the message names it, and
+            quotes a claim that does not hold.
     """
-    from cfbook.production.records import record, watched, write_record
+    from cfbook.production.records import watched, write_record
 
     source, out, given = Path(source), Path(out), dict(given or {})
     notebook = read(source)
     if out.suffix != ".ipynb":
         raise InputError(f"{out}: an executed notebook ends in .ipynb")
-    known = parameters(notebook)
     check_given(source, notebook, given)
     check_place(out, _named_sources(given))
-    facts: dict[str, object] = {}
+    everything, facts = parameters(notebook) | given, {}
     try:
         with watched() as took:
             content = _execute(source, out, notebook, given, progress=progress)
@@ -174,7 +165,7 @@ def run(
         raise
     finally:
         if provenance is not None and facts:
-            write_record(Path(provenance), facts | record(source, known | given) | took)
+            write_record(Path(provenance), source, everything, facts | took)
     return out
 
 
@@ -190,18 +181,12 @@ def _execute(
 
     # Without it the kernel warns that others could listen.
     encryption = "auto" if zmq.has("curve") else "disabled"
+    kernel = {"config": Config({"KernelManager": {"transport_encryption": encryption}})}
+    kernel |= {"kernel_name": "python3", "cwd": source.parent, "progress_bar": progress}
     out.parent.mkdir(parents=True, exist_ok=True)
     failed = out.with_name(f"{out.stem}.failed.ipynb")
     try:
-        executed = papermill.execute_notebook(
-            notebook,
-            failed,
-            given,
-            kernel_name="python3",
-            cwd=source.parent,
-            progress_bar=progress,
-            config=Config({"KernelManager": {"transport_encryption": encryption}}),
-        )
+        executed = papermill.execute_notebook(notebook, failed, given, **kernel)
     except papermill.PapermillExecutionError as error:
         if tracked(failed.absolute()) and sources_in(failed.read_bytes()):
             failed.unlink()
@@ -259,20 +244,14 @@ def _tidy(notebook: "NotebookNode") -> "NotebookNode":
     for key in ("papermill", "language_info"):
         notebook.metadata.pop(key, None)
     for number, cell in enumerate(notebook.cells):
-        cell.id = f"cell-{number}"
+        cell.id, whole = f"cell-{number}", []
         for key in ("papermill", "execution", *(() if cell.metadata.get("tags") else ("tags",))):
             cell.metadata.pop(key, None)
+        for output in cell.get("outputs", ()):  # where the kernel cuts what is printed is chance
+            if output.output_type == "stream" and whole and whole[-1].get("name") == output.name:
+                whole[-1].text += output.text
+            else:
+                whole.append(output)
         if cell.cell_type == "code":
-            cell.outputs = _joined(cell.outputs)
+            cell.outputs = whole
     return notebook
-
-
-def _joined(outputs: "list[NotebookNode]") -> "list[NotebookNode]":
-    """Join what was printed in several pieces: where the kernel cuts it is chance."""
-    whole: list[NotebookNode] = []
-    for output in outputs:
-        if output.output_type == "stream" and whole and whole[-1].get("name") == output.name:
-            whole[-1].text += output.text
-        else:
-            whole.append(output)
-    return whole

@@ -21,7 +21,6 @@ import pandas as pd
 from cfbook.paths import PACKAGES, ROOT
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
-from cfscm.weights import commit
 
 _SHARED = ("commit", "code", "data", "machine")  # told once if they were the same in all runs
 _DIGITS = 10  # of a hash, where it is shown
@@ -37,7 +36,7 @@ def watched() -> Iterator[dict[str, float]]:
     Example:
         >>> with watched() as took:
         ...     _ = subprocess.run(["sleep", "0.5"])
-        >>> took["minutes"] > 0.5 / 60, took["megabytes"] > 0
+        >>> took["minutes"] >= 0.008, took["megabytes"] > 0
         (True, True)
     """
     took, over, began = {"minutes": 0.0, "megabytes": 0.0}, Event(), time.monotonic()
@@ -52,7 +51,6 @@ def watched() -> Iterator[dict[str, float]]:
 
 
 def _look(took: dict[str, float], over: Event) -> None:
-    """Look at the memory of all descendants, until the run is over."""
     import psutil
 
     while not over.wait(0.1):
@@ -63,15 +61,15 @@ def _look(took: dict[str, float], over: Event) -> None:
         took["megabytes"] = max(took["megabytes"], round(total / 1e6))
 
 
-def content_hash(folder: Path, pattern: str = "*") -> str | None:
+def _content_hash(folder: Path, pattern: str = "*") -> str | None:
     """A hash of the names and contents of the files below a folder, None if there are none.
 
     Example:
         >>> folder = getfixture("tmp_path")
-        >>> content_hash(folder) is None
+        >>> _content_hash(folder) is None
         True
         >>> _ = (folder / "a.txt").write_text("a")
-        >>> content_hash(folder)[:10]
+        >>> _content_hash(folder)[:10]
         '68fc94621b'
     """
     digest, files = hashlib.sha256(), sorted(p for p in folder.rglob(pattern) if p.is_file())
@@ -81,14 +79,14 @@ def content_hash(folder: Path, pattern: str = "*") -> str | None:
     return digest.hexdigest() if files else None
 
 
-def _changed() -> bool | None:
-    """Whether tracked files differ from the commit, None if this is no repository."""
-    call = ["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"]
+def _git(*words: str) -> str | None:
+    """What git says of this project, None if it does not run from a repository."""
+    call = ["git", "-C", str(ROOT), *words]
     try:
         found = subprocess.run(call, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
-    return bool(found.stdout.strip())
+    return found.stdout.strip()
 
 
 def _versions() -> dict[str, str]:
@@ -99,13 +97,13 @@ def _versions() -> dict[str, str]:
     return own | {name: installed[name] for name in sorted(asked & set(installed))}
 
 
-def seeds(parameters: Mapping[str, object]) -> dict[str, object]:
+def _seeds(parameters: Mapping[str, object]) -> dict[str, object]:
     """What decides the random numbers of a run: its own seeds, those of its preset, or nothing.
 
     Example:
-        >>> seeds({"preset": "book", "trainings": 3})
+        >>> _seeds({"preset": "book", "trainings": 3})
         {'patients': 2026, 'trainings': [0, 1, 2]}
-        >>> seeds({"alpha": 0.4})
+        >>> _seeds({"alpha": 0.4})
         {}
     """
     from cfbook.study.presets import PRESETS
@@ -118,74 +116,66 @@ def seeds(parameters: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def record(source: Path, parameters: Mapping[str, object]) -> dict[str, object]:
-    """Everything that is needed to make a run again, JSON values only.
+def write_record(
+    path: Path, source: Path, parameters: Mapping[str, object], facts: Mapping[str, object]
+) -> Path:
+    """Write everything that is needed to make a run again, as JSON.
 
     Args:
+        path: Where to write; the folder is made if need be.
         source: The notebook that ran.
         parameters: All its parameters, changed or not.
+        facts: What else to write: how it ended, and what it took.
     """
-    code = "".join(str(content_hash(ROOT / name, "*.py")) for name in PACKAGES)
-    return {
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    code = "".join(str(_content_hash(ROOT / name, "*.py")) for name in PACKAGES)
+    made = {
         "notebook": source.stem,
         "parameters": dict(parameters),
-        "seeds": seeds(parameters),
-        "commit": commit(),
-        "changed": _changed(),
+        "seeds": _seeds(parameters),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed": None if changed is None else bool(changed),
         "source": hashlib.sha256(source.read_bytes()).hexdigest(),
         "code": hashlib.sha256(code.encode()).hexdigest(),
-        "data": content_hash(ROOT / "data"),
+        "data": _content_hash(ROOT / "data"),
         "versions": _versions(),
         "machine": f"{platform.system()} {platform.machine()}",
     }
-
-
-def write_record(path: Path, facts: Mapping[str, object]) -> Path:
-    """Write a record; the folder is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(facts, indent=2, allow_nan=False, default=str) + "\n"
+    text = json.dumps({**facts, **made}, indent=2, allow_nan=False, default=str) + "\n"
     return write_atomically(path, text.encode())
 
 
-def read_records(folder: Path) -> dict[str, dict | None]:
-    """The record of every executed notebook of a folder, None of those that have none.
+def _read_records(folder: Path) -> dict[str, dict | None]:
+    """The record of every executed notebook of a folder by name, None of those that have none.
 
     The status of a record that does not belong to the notebook beside it is ``"outdated"``.
-
-    Args:
-        folder: A folder of executed notebooks and their records.
-
-    Returns:
-        The records by name.
     """
-    found: dict[str, dict | None] = {}
-    for path in sorted(p for p in folder.glob("*.ipynb") if ".failed" not in p.name):
-        found[path.stem] = None
-        beside = path.with_suffix(".provenance.json")
-        if beside.is_file():
-            try:
-                facts = json.loads(beside.read_text())
-                same = facts["executed"] == hashlib.sha256(path.read_bytes()).hexdigest()
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{beside} is not a record of a run: {error!r}") from None
-            found[path.stem] = facts if same else facts | {"status": "outdated"}
-    if not found:
+    paths = sorted(path for path in folder.glob("*.ipynb") if ".failed" not in path.name)
+    if not paths:
         raise InputError(f"{folder} holds no executed notebook")
-    return found
+    return {path.stem: _beside(path) for path in paths}
+
+
+def _beside(path: Path) -> dict | None:
+    beside = path.with_suffix(".provenance.json")
+    if not beside.is_file():
+        return None
+    try:
+        facts = json.loads(beside.read_text())
+        same = facts["executed"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{beside} is not a record of a run: {error!r}") from None
+    return facts if same else facts | {"status": "outdated"}
 
 
 def page(folder: Path) -> str:
     """The records of a folder as tables, in Markdown that any parser leaves alone.
 
-    What was the same in all runs is told once; what was not has a column.
-
-    Args:
-        folder: A folder of executed notebooks and their records.
-
-    Returns:
-        A block of raw HTML, in which everything is escaped.
+    What was the same in all runs is told once; what was not has a column. It is a block of raw
+    HTML, in which everything is escaped.
     """
-    records = read_records(folder)
+    records = _read_records(folder)
     runs = pd.DataFrame.from_dict({name: _row(facts) for name, facts in records.items()}, "index")
     known = runs[[facts is not None for facts in records.values()]]
     same = [name for name in known if name in _SHARED and known[name].nunique() == 1]
@@ -193,14 +183,11 @@ def page(folder: Path) -> str:
     common = pd.DataFrame({"what": same, "value": [known[name].iloc[0] for name in same]})
     versions = {pair for facts in records.values() if facts for pair in facts["versions"].items()}
     link = r'\1<a href="../notebooks/\2.html">\2</a>'
-    lines = [
-        re.sub(r"(<tr>\s*<td>)([^<]*)", link, _table(chapters)),
-        "<h3>The same in all runs</h3>",
-        _table(common),
-        "<h3>Versions</h3>",
-        _table(pd.DataFrame(sorted(versions), columns=["package", "version"])),
-    ]
-    return "\n".join(["```{raw} html", *lines, "```", ""])
+    first = re.sub(r"(<tr>\s*<td>)([^<]*)", link, _table(chapters))
+    last = _table(pd.DataFrame(sorted(versions), columns=["package", "version"]))
+    titles = "<h3>The same in all runs</h3>", "<h3>Versions</h3>"
+    parts = ("```{raw} html", first, titles[0], _table(common), titles[1], last, "```\n")
+    return "\n".join(parts)
 
 
 def _table(frame: pd.DataFrame) -> str:
@@ -218,8 +205,8 @@ def _row(facts: Mapping | None) -> dict[str, str]:
         "status": facts["status"],
         "minutes": f"{facts['minutes']:.2f}",
         "memory, MB": f"{facts['megabytes']:.0f}",
-        "parameters": listed(facts["parameters"]),
-        "seeds": listed(facts["seeds"]) or "none",
+        "parameters": _listed(facts["parameters"]),
+        "seeds": _listed(facts["seeds"]) or "none",
         "commit": f"{commit}, and changes" if facts["changed"] else commit,
         "code": (facts["code"] or "none")[:_DIGITS],
         "data": (facts["data"] or "none")[:_DIGITS],
@@ -227,13 +214,13 @@ def _row(facts: Mapping | None) -> dict[str, str]:
     }
 
 
-def listed(values: Mapping[str, object]) -> str:
+def _listed(values: Mapping[str, object]) -> str:
     """Names and values in words; of a folder of this machine its last name alone.
 
     Example:
-        >>> listed({"preset": "book", "folder": "", "trainings": [0, 1]})
+        >>> _listed({"preset": "book", "folder": "", "trainings": [0, 1]})
         'preset = "book", folder = "", trainings = [0, 1]'
-        >>> listed({"data": {"chexpert": "/disk/me/chexpert"}})
+        >>> _listed({"data": {"chexpert": "/disk/me/chexpert"}})
         'data = {"chexpert": ".../chexpert"}'
     """
     text = ", ".join(f"{name} = {json.dumps(value)}" for name, value in values.items())

@@ -45,7 +45,7 @@ def _page(name: str, tree: ast.Module) -> str:
     return _MODULE.format(name) + (f"   :exclude-members: {', '.join(listed)}\n" if listed else "")
 
 
-def write_pages(folder: Path) -> list[Path]:
+def _write_pages(folder: Path) -> list[Path]:
     """Write the page of each module to ``folder``, and add the list of them to ``folder``.md."""
     folder.mkdir(parents=True, exist_ok=True)
     index = folder.with_suffix(".md")
@@ -61,4 +61,4 @@ def write_pages(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    write_pages(Path(sys.argv[1]))
+    _write_pages(Path(sys.argv[1]))

@@ -12,14 +12,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NUMBERS: dict[str, int] = {}  # of the captions that this process, one chapter, has shown
+_RULES = ("text-align: left", "font-weight: bold")  # of text, and of the rows that matter
 
 
 def show(
-    frame: "pd.DataFrame | pd.Series",
-    caption: str,
-    *,
-    digits: int = 3,
-    bold: Collection[object] = (),
+    frame: "pd.DataFrame | pd.Series", caption: str, *, digits: int = 3, bold: Collection = ()
 ) -> None:
     """Show a table under its number and caption, in a notebook as on a page of the book.
 
@@ -36,19 +33,12 @@ def show(
     from IPython.display import display
 
     number = _NUMBERS.setdefault(caption, len(_NUMBERS) + 1)
-    display(Shown(in_words(frame, digits), caption, number, tuple(bold)))
+    display(Shown(_in_words(frame, digits), caption, number, tuple(bold)))
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A table as a page shows it.
-
-    Attributes:
-        words: The table, all its cells text.
-        caption: What it says.
-        number: Its number in the chapter.
-        bold: Labels of the rows that matter.
-    """
+    """A table as a page shows it: all cells text, its number in the chapter, rows that matter."""
 
     words: "pd.DataFrame"
     caption: str
@@ -62,13 +52,12 @@ class Shown:
         """The table as HTML, the same bytes every time; a wide one scrolls below its caption."""
         from pandas.io.formats.style import Styler
 
-        names = {"escape": "html", "formatter": _label}
+        how = {"escape": "html", "formatter": _label}
         styler = Styler(self.words, uuid=str(self.number), cell_ids=False)
-        styler.format(escape="html").format_index(**names).format_index(**names, axis=1)
-        heavy = [{"selector": "", "props": "font-weight: bold"}]
-        left = [{"selector": "", "props": "text-align: left"}]
+        styler.format(escape="html").format_index(**how).format_index(**how, axis=1)
         figures = r"[\d.,e+\-–\[\] ]*"
         text = [name for name in self.words if not self.words[name].str.fullmatch(figures).all()]
+        left, heavy = ([{"selector": "", "props": rule}] for rule in _RULES)
         styler.set_table_styles(dict.fromkeys(text, left))
         styler.set_table_styles(dict.fromkeys(self.bold, heavy), axis=1, overwrite=False)
         caption = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(self.caption))
@@ -80,18 +69,18 @@ class Shown:
         )
 
 
-def in_words(frame: "pd.DataFrame | pd.Series", digits: int) -> "pd.DataFrame":
+def _in_words(frame: "pd.DataFrame | pd.Series", digits: int) -> "pd.DataFrame":
     """A table with all cells as text, an interval in one column, the index named in its corner.
 
     Example:
         >>> import pandas as pd
         >>> found = pd.DataFrame({"R_IE": 0.51234, "low": 0.4, "high": 0.612}, index=["sex"])
-        >>> print(in_words(found, 2))
+        >>> print(_in_words(found, 2))
              R_IE      interval
         sex  0.51  [0.40, 0.61]
     """
     words = frame.to_frame() if frame.ndim == 1 else frame.copy()
-    words = words.astype(object).map(lambda value: in_digits(value, digits))
+    words = words.astype(object).map(lambda value: _in_digits(value, digits))
     if {"low", "high"} <= set(words.columns):
         words["low"] = "[" + words.low + ", " + words.high + "]"
         words = words.drop(columns="high").rename(columns={"low": "interval"})
@@ -100,15 +89,15 @@ def in_words(frame: "pd.DataFrame | pd.Series", digits: int) -> "pd.DataFrame":
     return words
 
 
-def in_digits(value: object, digits: int) -> str:
+def _in_digits(value: object, digits: int) -> str:
     """A value with some significant digits, the whole part always whole.
 
     Numbers are rounded to twelve decimals first, so that a zero is one on every machine.
 
     Example:
-        >>> [in_digits(value, 2) for value in (0.98765, 0.999, 1234.5, 12_345, 1e-17, 3e-7)]
+        >>> [_in_digits(value, 2) for value in (0.98765, 0.999, 1234.5, 12_345, 1e-17, 3e-7)]
         ['0.99', '1.0', '1,234', '12,345', '0', '3.0e-07']
-        >>> in_digits(float("nan"), 2), in_digits("sex", 2), in_digits(True, 2)
+        >>> _in_digits(float("nan"), 2), _in_digits("sex", 2), _in_digits(True, 2)
         ('–', 'sex', 'yes')
     """
     if isinstance(value, bool):

@@ -8,14 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
-from cfbook.production.notebooks import run
+from cfbook.production.notebooks import run_notebook
 from cfcore.files import write_atomically
 
 _CONFIG = 'c.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight", "dpi": 300}\n'
 
 
-class Figure(NamedTuple):
+class _Figure(NamedTuple):
     """A figure: titles of chapter and section, its words, the name of its file, and the PNG."""
 
     chapter: str
@@ -26,15 +27,14 @@ class Figure(NamedTuple):
     image: bytes
 
 
-def figures(path: Path) -> list[Figure]:
+def figures(path: Path) -> list[_Figure]:
     """The figures of an executed notebook, in order.
 
     The caption is the one that the cell gives (``mystnb``, ``figure``, ``caption``); without one,
     the last paragraph before it, which in this book says what to see.
     """
     chapter = section = caption = ""
-    found: list[Figure] = []
-    cells = json.loads(path.read_text())["cells"]
+    found, cells = [], json.loads(path.read_text())["cells"]
     values = _glued(cells)
     for cell in cells:
         source = "".join(cell["source"])
@@ -51,7 +51,7 @@ def figures(path: Path) -> list[Figure]:
                 file = f"{path.stem}-{len(found) + 1:02d}.png"
                 image = base64.b64decode("".join(output["data"]["image/png"]))
                 said = _plain(words, values), _plain(alt, values)
-                found.append(Figure(chapter, section, *said, file, image))
+                found.append(_Figure(chapter, section, *said, file, image))
     return found
 
 
@@ -96,38 +96,19 @@ def _last_paragraph(source: str) -> str:
 
 
 def redraw(notebooks: Sequence[Path], folder: Path) -> list[Path]:
-    """Execute notebooks once more, with finer figures and everything else as it is.
-
-    Args:
-        notebooks: The notebooks.
-        folder: Where to write the executed ones, and the settings of the kernel.
-
-    Returns:
-        The executed notebooks.
-    """
-    profile, before = folder / "ipython/profile_default", dict(os.environ)
+    """Execute notebooks once more into a folder, with finer figures and all else as it is."""
+    profile = folder / "ipython/profile_default"
     profile.mkdir(parents=True, exist_ok=True)
     (profile / "ipython_kernel_config.py").write_text(_CONFIG)
-    os.environ["IPYTHONDIR"] = str(folder / "ipython")
-    try:
-        return [run(path, folder / f"{path.stem}.ipynb") for path in notebooks]
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    with patch.dict(os.environ, IPYTHONDIR=str(folder / "ipython")):
+        return [run_notebook(path, folder / f"{path.stem}.ipynb") for path in notebooks]
 
 
 def write_slides(notebooks: Sequence[Path], out: Path) -> list[Path]:
-    """Write every figure of executed notebooks, and a list of them.
+    """Write every figure of executed notebooks into a folder, and a list of them last.
 
     The list is Markdown, one slide for each figure, with rules between them: Marp, pandoc and the
     like make slides of it, and a picture alone can be dropped into any others.
-
-    Args:
-        notebooks: The notebooks.
-        out: Where to write.
-
-    Returns:
-        The files that were written, the list last.
     """
     every = [figure for path in notebooks for figure in figures(path)]
     out.mkdir(parents=True, exist_ok=True)

@@ -16,23 +16,16 @@ _SOLUTION = re.compile(rf"{_OPENED}.*?^(?P=fence)$\n?", re.MULTILINE | re.DOTALL
 _SKIPPED = ("_build", ".ipynb_checkpoints", "__pycache__")
 
 
-def without_solutions(text: str) -> str:
+def _without_solutions(text: str) -> str:
     """A text in MyST without solutions, boxes called *Answer* and cells tagged ``solution``.
 
     The option ``hide_solutions`` of sphinx-exercise would leave them in the sources, which a page
     of the book offers for download.
 
-    Args:
-        text: The text of a page or of a cell.
-
-    Returns:
-        The text without them; everything else as it was.
-
-    Raises:
-        InputError: If one is not closed, so that nobody knows where it ends.
+    One that is not closed is refused, since nobody knows where it ends.
 
     Example:
-        >>> print(without_solutions('''How many?
+        >>> print(_without_solutions('''How many?
         ...
         ... :::{solution} exercise-1
         ... Sixteen.
@@ -49,16 +42,16 @@ def without_solutions(text: str) -> str:
     return left
 
 
-def strip(content: bytes, suffix: str) -> bytes:
+def _strip(content: bytes, suffix: str) -> bytes:
     """A page (``.md``) or notebook (``.ipynb``) without solutions; any other file as it is."""
     if suffix == ".md":
-        return without_solutions(content.decode()).encode()
+        return _without_solutions(content.decode()).encode()
     if suffix != ".ipynb":
         return content
     notebook, kept = json.loads(content), []
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
-            source = without_solutions("".join(cell["source"]))
+            source = _without_solutions("".join(cell["source"]))
             cell["source"] = source.splitlines(keepends=True)
         if cell["source"] and _TAG not in cell["metadata"].get("tags", []):
             kept.append(cell)
@@ -74,10 +67,6 @@ def students_edition(source: Path, out: Path) -> list[Path]:
 
     Returns:
         The files that were written.
-
-    Raises:
-        FileNotFoundError: If there is no such folder.
-        InputError: If a solution is not closed; the message names the file.
     """
     if not source.is_dir():
         raise FileNotFoundError(f"{source}: there is no such folder")
@@ -88,7 +77,7 @@ def students_edition(source: Path, out: Path) -> list[Path]:
         if skipped or path.is_relative_to(out):
             continue
         try:
-            content = strip(path.read_bytes(), path.suffix)
+            content = _strip(path.read_bytes(), path.suffix)
         except (InputError, ValueError, KeyError) as error:
             raise InputError(f"{path}: {error}") from None
         (out / relative).parent.mkdir(parents=True, exist_ok=True)

@@ -18,9 +18,14 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import cfcore
-from cfbook.production.interactive.__main__ import write
-from cfbook.production.interactive.explorer import HOSPITAL, grey, one_of_each_kind, worlds
-from cfbook.production.interactive.playground import matrix
+from cfbook.production.interactive import (
+    _HOSPITAL,
+    _grey,
+    _matrix,
+    _one_of_each_kind,
+    _worlds,
+    write,
+)
 from cfbook.study.cohorts import held_out, phantom_cohort
 from cfbook.study.presets import preset
 from cfchest.graph import paper_grid
@@ -235,9 +240,9 @@ def test_the_explorer_is_worked_by_touch(visit: Callable) -> None:
 
 
 def test_the_pictures_of_the_explorer_are_those_of_the_generators(visit: Callable) -> None:
-    data = held_out(HOSPITAL, BOOK, "balanced")
-    data = data.take(one_of_each_kind(data.table))
-    drawn = grey(worlds(phantom_cohort(HOSPITAL, BOOK).oracle, data, paper_grid()))
+    data = held_out(_HOSPITAL, BOOK, "balanced")
+    data = data.take(_one_of_each_kind(data.table))
+    drawn = _grey(_worlds(phantom_cohort(_HOSPITAL, BOOK).oracle, data, paper_grid()))
     page = visit("explorer", **DESK)
     radios = page.locator("[name=explorer-patient]")
 
@@ -250,7 +255,7 @@ def test_the_pictures_of_the_explorer_are_those_of_the_generators(visit: Callabl
         shown = page.locator("#explorer-truth").evaluate("probe.grey")
         np.testing.assert_array_equal(np.reshape(shown, (64, 64)), drawn[row, world])
         observed = page.locator("#explorer-observed").evaluate("probe.grey")
-        np.testing.assert_array_equal(np.reshape(observed, (64, 64)), grey(data[row])[0, 0])
+        np.testing.assert_array_equal(np.reshape(observed, (64, 64)), _grey(data[row])[0, 0])
 
 
 def test_what_the_explorer_suggests_can_be_seen(visit: Callable) -> None:
@@ -289,7 +294,7 @@ def shown(page: Page) -> dict[str, float]:
 @cache
 def table() -> list[cfcore.Predictions]:
     """What the playground is made of."""
-    return list(matrix(BOOK).values())
+    return list(_matrix(BOOK).values())
 
 
 def expected(predictor: int, asked: dict[str, object], q: np.ndarray) -> dict[str, float]:

@@ -56,14 +56,14 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> dict:
 def test_the_audit_begins_with_a_check_and_takes_few_lines() -> None:
     code = python_blocks(ROOT / "book/audit_your_model.md")
 
-    names = ["audit-data", "audit-models", "audit-check", "audit-lines", "audit-scores"]
-    assert list(code) == names
+    parts = ("data", "graph", "models", "check", "lines", "scores")
+    assert list(code) == [f"audit-{part}" for part in parts]
     both = code["audit-check"] + code["audit-lines"]
     assert len([line for line in both.splitlines() if line.strip()]) <= 22
 
 
 class Unmoved:
-    """A generator that knows nothing of sex."""
+    """A generator that knows nothing of the site."""
 
     def abduct(self, x: Tensor, pa: Mapping, *, index: object = None, rng: object = None) -> Tensor:
         return x
@@ -79,13 +79,14 @@ def test_a_generator_that_changes_nothing_fails_the_first_check(audited: dict) -
         exec(check, {**audited, "generator": Unmoved()})
 
 
-def test_the_audit_finds_the_classifier_that_leans_on_sex(audited: dict) -> None:
-    fair, biased = (audited["found"][name] for name in ("fair", "biased"))
-    assert isinstance(fair, Predictions)
-    assert fair.logit_cf.shape == (200, 2)
+def test_the_audit_finds_the_label_for_which_a_classifier_leans_on_the_site(audited: dict) -> None:
+    found = {name: one.evaluate() for name, one in audited["found"].items()}
+    assert list(found) == ["fair:rash", "fair:fever", "biased:rash", "biased:fever"]
+    assert audited["found"]["fair:rash"].logit_cf.shape == (300, 3)
 
     for metric in ("S_var", "S_flip", "D_abs"):
-        assert biased.evaluate()[metric] > 4 * fair.evaluate()[metric]
+        others = [found[name][metric] for name in found if name != "biased:rash"]
+        assert found["biased:rash"][metric] > 4 * max(others)
     row = audited["change"].set_index("metric").loc["S_var"]
     assert row.low > 0 or row.high < 0
 
@@ -96,9 +97,9 @@ def test_the_generator_of_the_page_reproduces_the_images_and_moves_them(audited:
         assert floor["by_construction"]
         assert floor["D_abs"] == pytest.approx(0, abs=1e-6)
         assert floor["D_abs_decoded"] > 0.1
-    world = audited["found"]["biased"].logit_cf
-    own = torch.stack([world[i, int(s)] for i, s in enumerate(audited["sex"])])
-    torch.testing.assert_close(own, audited["found"]["biased"].logit_obs, atol=1e-4, rtol=1e-4)
+    biased = audited["found"]["biased:rash"]
+    own = biased.logit_cf[torch.arange(300), audited["site"]]
+    torch.testing.assert_close(own, biased.logit_obs, atol=1e-4, rtol=1e-4)
 
 
 def test_the_audit_prints_what_it_found(audited: dict) -> None:
@@ -107,7 +108,7 @@ def test_the_audit_prints_what_it_found(audited: dict) -> None:
     for word in ("fair", "biased", "of which the generator alone", "R_IE", "S_rank"):
         assert word in printed
     # The last line is what cfcore.evaluate says of the same scores.
-    expected = audited["found"]["biased"].evaluate()["S_var"]
+    expected = audited["found"]["biased:rash"].evaluate()["S_var"]
     assert f"'S_var': {expected:.6f}"[:14] in printed.splitlines()[-1]
 
 
@@ -189,11 +190,11 @@ def test_the_page_on_assumptions_says_which_metrics_depend_on_the_pairing_of_wor
 
 def test_the_page_on_assumptions_counts_the_patients_near_each_world(audited: dict) -> None:
     (code,) = [text for kind, _, text in blocks(ROOT / "book/assumptions.md") if kind == "python"]
-    printed, women = io.StringIO(), int(audited["sex"].sum())
+    printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(code, {"predictions": audited["found"]["fair"]})
+        exec(code, {"predictions": audited["found"]["fair:rash"]})
 
-    assert printed.getvalue() == f"tensor([{200 - women:3d}, {women:3d}])\n"
+    assert printed.getvalue() == f"{audited['site'].bincount()}\n"
 
 
 def test_the_citations_agree() -> None:
@@ -225,4 +226,4 @@ def test_the_table_of_the_page_passes_the_check(
 ) -> None:
     assert main(["check-data", "table", str(audited["folder"] / "mine.csv")]) == 0
 
-    assert "200 images of 200 patients" in capsys.readouterr().out
+    assert "300 images of 300 patients" in capsys.readouterr().out

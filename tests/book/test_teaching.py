@@ -7,7 +7,7 @@ from shutil import copy
 import nbformat
 import pytest
 
-from cfbook.production.notebooks import check_given, read, read_value, run
+from cfbook.production.notebooks import check_given, read, read_value, run_notebook
 from cfcore.checks import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -68,14 +68,14 @@ def test_every_suggested_parameter_exists_and_takes_the_value(
 @pytest.mark.parametrize("given", CHEAP, ids=words)
 def test_suggested_values_work(given: dict[str, object], tmp_path: Path) -> None:
     assert len(given) == 3
-    run(ROOT / "notebooks/metrics.md", tmp_path / "out.ipynb", given, progress=False)
+    run_notebook(ROOT / "notebooks/metrics.md", tmp_path / "out.ipynb", given, progress=False)
 
 
 def test_one_training_is_taken_from_those_that_are_kept(tmp_path: Path) -> None:
     copy(ROOT / "notebooks/setting_1.md", tmp_path)
     given = {"trainings": 1, "replicates": 20}
 
-    out = run(tmp_path / "setting_1.md", tmp_path / "out.ipynb", given, progress=False)
+    out = run_notebook(tmp_path / "setting_1.md", tmp_path / "out.ipynb", given, progress=False)
 
     assert not (tmp_path / "runs").exists(), "something was trained or marginalised"
     cells = [cell for cell in nbformat.read(out, as_version=4).cells if cell.cell_type == "code"]
@@ -85,7 +85,9 @@ def test_one_training_is_taken_from_those_that_are_kept(tmp_path: Path) -> None:
 
 def test_a_patient_who_is_not_there_is_named_with_those_who_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"patients are numbered from 0 to 299"):
-        run(ROOT / "notebooks/method.md", tmp_path / "out.ipynb", {"patient": 9999}, progress=False)
+        run_notebook(
+            ROOT / "notebooks/method.md", tmp_path / "out.ipynb", {"patient": 9999}, progress=False
+        )
 
 
 def test_commands_in_the_text_name_parameters_that_chapters_have() -> None:

@@ -22,8 +22,8 @@ from miniature import write_chexpert, write_mimic
 from nbclient import NotebookClient
 from safetensors.torch import save
 
-from cfbook.guard.guard import inspect
-from cfbook.production.notebooks import run
+from cfbook.guard import inspect
+from cfbook.production.notebooks import run_notebook
 from cfchest.data import load_mimic
 from cfchest.graph import CHEST
 from cfcore.cli import main
@@ -65,8 +65,10 @@ class Leak:
         given = {"data": {"mimic": str(self.tree), "mimic_iv": str(self.mimic_iv)}}
         (folder / "real.md").write_text(REAL)
         (folder / "clean.md").write_text(CLEAN)
-        self.notebook = run(folder / "real.md", folder / "real.ipynb", given, progress=False)
-        self.clean = run(folder / "clean.md", folder / "clean.ipynb", progress=False)
+        self.notebook = run_notebook(
+            folder / "real.md", folder / "real.ipynb", given, progress=False
+        )
+        self.clean = run_notebook(folder / "clean.md", folder / "clean.ipynb", progress=False)
         data = load_mimic(self.tree, self.mimic_iv)
         data = data.take(data.table.index[data.table.sex.notna()])
         self.cache = next(Path(data.cached(folder)._source.path.parent).glob("images-*.npy"))

@@ -12,7 +12,7 @@ import pytest
 from machine import all_paths
 from tiny import notebook
 
-from cfbook.production.notebooks import parameters, read, run
+from cfbook.production.notebooks import parameters, read, run_notebook
 from cfbook.production.records import page
 from cfcore.checks import InputError
 from cfcore.cli import main
@@ -182,10 +182,10 @@ def test_neither_an_executed_notebook_nor_its_record_name_a_folder_of_this_machi
     path, record = tmp_path / "small.md", tmp_path / "small.provenance.json"
     path.write_text(notebook("folder: str = ''  # where", "print(1)"))
 
-    out = run(path, tmp_path / "small.ipynb", progress=False, provenance=record)
+    out = run_notebook(path, tmp_path / "small.ipynb", progress=False, provenance=record)
 
     assert all_paths(out.read_text()) == all_paths(record.read_text()) == []
-    run(path, out, {"folder": str(tmp_path)}, progress=False, provenance=record)
+    run_notebook(path, out, {"folder": str(tmp_path)}, progress=False, provenance=record)
     assert str(tmp_path) in record.read_text()
     assert all_paths(page(tmp_path)) == [] and f".../{tmp_path.name}" in unescape(page(tmp_path))
 
@@ -206,7 +206,7 @@ def small(tmp_path: Path) -> Path:
 def test_parameters_change_the_result_and_the_same_run_the_same_bytes(small: Path) -> None:
     outs = [small.with_name(f"{name}.ipynb") for name in "abc"]
     for out, size in zip(outs, (3, 5, 5), strict=True):
-        run(small, out, {"size": size}, progress=False)
+        run_notebook(small, out, {"size": size}, progress=False)
 
     texts = [printed(nbformat.read(out, as_version=4).cells[-1]) for out in outs]
     assert texts == ["3\n", "2\n", "2\n"]
@@ -215,16 +215,16 @@ def test_parameters_change_the_result_and_the_same_run_the_same_bytes(small: Pat
 
 def test_an_unknown_parameter_is_refused_before_anything_runs(small: Path) -> None:
     with pytest.raises(InputError, match=r"small.md: there is no parameter 'sise'; it has size"):
-        run(small, small.with_suffix(".ipynb"), {"sise": 5})
+        run_notebook(small, small.with_suffix(".ipynb"), {"sise": 5})
     assert [path.name for path in small.parent.iterdir()] == ["small.md"]
 
 
 def test_a_failed_notebook_is_kept_for_inspection_and_the_old_one_too(small: Path) -> None:
-    out = run(small, small.with_suffix(".ipynb"), progress=False)
+    out = run_notebook(small, small.with_suffix(".ipynb"), progress=False)
     before = out.read_bytes()
 
     with pytest.raises(InputError, match=r"cell 3 fails with ZeroDivisionError.*small\.failed"):
-        run(small, out, {"size": 0}, progress=False)
+        run_notebook(small, out, {"size": 0}, progress=False)
 
     assert out.read_bytes() == before
     kept = nbformat.read(small.with_name("small.failed.ipynb"), as_version=4)
@@ -283,7 +283,7 @@ def test_values_of_the_right_type_are_taken(tmp_path: Path) -> None:
     path.write_text(TYPED)
     given = {"size": 2, "share": 1, "ages": [20, 30.5], "limit": 4, "name": "a", "loud": True}
 
-    out = run(path, tmp_path / "out.ipynb", given, progress=False)
+    out = run_notebook(path, tmp_path / "out.ipynb", given, progress=False)
 
     assert printed(nbformat.read(out, as_version=4).cells[-1]) == "2 1 [20, 30.5] 4 a True\n"
 
@@ -302,7 +302,7 @@ def test_a_claim_that_does_not_hold_is_quoted(claim: str, told: str, tmp_path: P
     path.write_text(notebook("size: int = 3  # how many", f"assert size == 3\n{claim}\nprint(1)"))
 
     with pytest.raises(InputError) as caught:
-        run(path, tmp_path / "out.ipynb", progress=False)
+        run_notebook(path, tmp_path / "out.ipynb", progress=False)
 
     assert f"{path}: cell 2 fails with AssertionError: {told}" in str(caught.value)
     assert "assert size == 3" not in str(caught.value) and "\n" not in str(caught.value)
@@ -310,8 +310,8 @@ def test_a_claim_that_does_not_hold_is_quoted(claim: str, told: str, tmp_path: P
 
 def test_a_run_says_nothing_of_its_own_on_the_screen(small: Path) -> None:
     out = small.with_suffix(".ipynb")
-    call = f"run({str(small)!r}, {str(out)!r}, progress=False)"
-    script = f"from cfbook.production.notebooks import run; {call}"
+    call = f"run_notebook({str(small)!r}, {str(out)!r}, progress=False)"
+    script = f"from cfbook.production.notebooks import run_notebook; {call}"
 
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
 

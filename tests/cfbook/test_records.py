@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tiny import notebook
 
-from cfbook.production.notebooks import run
-from cfbook.production.records import content_hash, page, read_records
+from cfbook.production.notebooks import run_notebook
+from cfbook.production.records import _content_hash, _read_records, page
 from cfcore.checks import InputError
 from cfcore.cli import main
 
@@ -58,8 +58,8 @@ def test_a_record_holds_what_made_the_notebook_and_what_it_took(source: Path) ->
 
 def test_the_notebook_is_the_same_with_a_record_and_without(source: Path) -> None:
     outs = [source.with_name(f"{name}.ipynb") for name in "ab"]
-    run(source, outs[0], progress=False)
-    run(source, outs[1], progress=False, provenance=source.with_name("new") / "b.json")
+    run_notebook(source, outs[0], progress=False)
+    run_notebook(source, outs[1], progress=False, provenance=source.with_name("new") / "b.json")
 
     assert outs[0].read_bytes() == outs[1].read_bytes()
     assert not source.with_name("a.provenance.json").exists()
@@ -70,7 +70,7 @@ def test_a_run_that_failed_is_recorded_as_failed(source: Path) -> None:
     out, beside = source.with_suffix(".ipynb"), source.with_suffix(".provenance.json")
 
     with pytest.raises(InputError):
-        run(source, out, {"megabytes": 0}, progress=False, provenance=beside)
+        run_notebook(source, out, {"megabytes": 0}, progress=False, provenance=beside)
 
     facts = json.loads(beside.read_text())
     assert (facts["status"], facts["executed"]) == ("failed", None)
@@ -81,14 +81,14 @@ def test_any_change_of_data_changes_its_hash(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.csv").write_text("1")
     (tmp_path / "sub/b.csv").write_text("2")
-    hashes = [content_hash(tmp_path)]
+    hashes = [_content_hash(tmp_path)]
     (tmp_path / "sub/b.csv").write_text("3")
-    hashes.append(content_hash(tmp_path))
+    hashes.append(_content_hash(tmp_path))
     (tmp_path / "sub/b.csv").rename(tmp_path / "sub/c.csv")
-    hashes.append(content_hash(tmp_path))
+    hashes.append(_content_hash(tmp_path))
 
     assert len(set(hashes)) == 3
-    assert content_hash(tmp_path) == hashes[-1]
+    assert _content_hash(tmp_path) == hashes[-1]
 
 
 def test_the_page_tells_runs_that_passed_from_others_and_escapes_all(
@@ -98,7 +98,7 @@ def test_the_page_tells_runs_that_passed_from_others_and_escapes_all(
     for name in ("good", "later"):
         out = source.with_name(f"{name}.ipynb")
         record = source.with_name(f"{name}.provenance.json")
-        run(source, out, {"words": wild}, progress=False, provenance=record)
+        run_notebook(source, out, {"words": wild}, progress=False, provenance=record)
     with source.with_name("later.ipynb").open("a") as file:
         file.write("\n")
     source.with_name("alone.ipynb").write_text("{}")
@@ -131,7 +131,7 @@ def table(page: str, number: int) -> list[list[str]]:
 def test_what_differs_between_runs_has_a_column_and_the_rest_is_told_once(source: Path) -> None:
     for name in "ab":
         record = source.with_name(f"{name}.provenance.json")
-        run(source, source.with_name(f"{name}.ipynb"), progress=False, provenance=record)
+        run_notebook(source, source.with_name(f"{name}.ipynb"), progress=False, provenance=record)
     header, *_ = table(page(source.parent), 0)
     facts = json.loads(record.read_text())
     record.write_text(json.dumps(facts | {"data": "f" * 64}))
@@ -150,4 +150,4 @@ def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
     assert table(page(tmp_path), 0)[1:] == [["a", "not recorded"]]
     (tmp_path / "a.provenance.json").write_text("[1]")
     with pytest.raises(InputError, match=r"a\.provenance\.json is not a record"):
-        read_records(tmp_path)
+        _read_records(tmp_path)

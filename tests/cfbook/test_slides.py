@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from cfbook.production.notebooks import run
+from cfbook.production.notebooks import run_notebook
 from cfbook.production.slides import figures
 from cfcore.cli import main
 
@@ -91,7 +91,7 @@ def test_pictures_are_finer_than_those_of_the_book_whatever_its_style(
     source: Path, tmp_path: Path
 ) -> None:
     main(["slides", str(source), str(tmp_path / "out")])
-    book = figures(run(source, tmp_path / "chapter.ipynb", progress=False))
+    book = figures(run_notebook(source, tmp_path / "chapter.ipynb", progress=False))
 
     for figure in book:
         small = Image.open(BytesIO(figure.image)).size

@@ -13,8 +13,8 @@ import nbformat
 import pytest
 from machine import all_paths
 
-from cfbook.production.notebooks import read, run
-from cfbook.production.student import strip, students_edition, without_solutions
+from cfbook.production.notebooks import read, run_notebook
+from cfbook.production.student import _strip, _without_solutions, students_edition
 from cfcore.checks import InputError
 from cfcore.cli import main
 
@@ -57,7 +57,7 @@ def test_every_exercise_has_a_solution_that_is_taken_out(path: Path) -> None:
 
     assert len(texts(page)) == len(asked) >= 2
     assert page.count(":class: dropdown") == len(asked), "a hidden box of another name"
-    left = without_solutions(page)
+    left = _without_solutions(page)
     assert all(solution not in left for solution in texts(page))
     assert ASKED.findall(left) == asked
     assert [line for line in left.splitlines() if line not in page.splitlines()] == []
@@ -72,12 +72,12 @@ def test_every_exercise_has_a_solution_that_is_taken_out(path: Path) -> None:
 
 def test_cells_that_check_a_solution_go_with_it() -> None:
     page = "a\n```{code-cell} ipython3\n:tags: [solution]\n\nassert secret\n```\nb\n"
-    assert without_solutions(page) == "a\nb\n"
+    assert _without_solutions(page) == "a\nb\n"
     cells = [
         {"cell_type": "code", "source": ["assert secret"], "metadata": {"tags": ["solution"]}},
         {"cell_type": "code", "source": ["shown"], "metadata": {}},
     ]
-    left = strip(json.dumps({"cells": cells}).encode(), ".ipynb")
+    left = _strip(json.dumps({"cells": cells}).encode(), ".ipynb")
     assert [cell["source"] for cell in json.loads(left)["cells"]] == [["shown"]]
 
 
@@ -113,7 +113,7 @@ def test_solutions_with_code_and_other_fences_are_taken_out_whole() -> None:
         ]
     )
 
-    assert without_solutions(text).splitlines() == ["before", *text.splitlines()[-3:]]
+    assert _without_solutions(text).splitlines() == ["before", *text.splitlines()[-3:]]
 
 
 def test_a_box_that_is_not_closed_is_refused_by_file(
@@ -158,7 +158,7 @@ def test_no_word_of_a_solution_is_in_the_rendered_edition_and_all_are_in_the_boo
     pages = [*(ROOT / f"notebooks/{name}.md" for name in QUICK), ROOT / "book/selfcheck.md"]
     solutions = [text for page in pages for text in texts(page.read_text())]
     # What the text of the chapter says as well is no solution.
-    open_text = " ".join(re.sub(r"\s+", " ", without_solutions(p.read_text())) for p in pages)
+    open_text = " ".join(re.sub(r"\s+", " ", _without_solutions(p.read_text())) for p in pages)
     secrets = {p for text in solutions for p in phrases(text) if p not in open_text}
     assert len(secrets) > 2 * len(solutions)
 
@@ -213,7 +213,9 @@ def test_notebooks_of_the_edition_run_in_a_folder_of_their_own(name: str, editio
     before = nbformat.read(path, as_version=4)
     nbformat.validate(before)
 
-    executed = nbformat.read(run(path, edition / "out/again.ipynb", progress=False), as_version=4)
+    executed = nbformat.read(
+        run_notebook(path, edition / "out/again.ipynb", progress=False), as_version=4
+    )
 
     text = "\n".join(cell.source for cell in executed.cells)
     assert ASKED.search(text) and "{solution}" not in text

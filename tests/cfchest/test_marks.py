@@ -11,7 +11,7 @@ from miniature import write_chexpert, write_mimic, write_nih, write_table
 from safetensors import safe_open
 from tiny import notebook
 
-from cfbook.production.notebooks import run
+from cfbook.production.notebooks import run_notebook
 from cfchest.data import Dataset, from_phantom, load_chexpert, load_mimic, load_nih, load_table
 from cfchest.graph import CHEST
 from cfchest.offsets import offset
@@ -215,7 +215,7 @@ def test_a_notebook_given_folders_is_refused_before_it_runs(
     source = text_notebook(repository / "a.md", "raise SystemExit")
 
     with pytest.raises(InputError, match=r"a\.ipynb: made from mimic"):
-        run(source, repository / "a.ipynb", {"data": {"mimic_iv": "DIR"}}, progress=False)
+        run_notebook(source, repository / "a.ipynb", {"data": {"mimic_iv": "DIR"}}, progress=False)
     assert sorted(path.name for path in repository.iterdir()) == [".git", ".gitignore", "a.md"]
 
 
@@ -226,10 +226,10 @@ def test_a_notebook_that_turns_out_to_read_patients_is_not_written_to_a_tracked_
     given = {"where": str(write_chexpert(tmp_path))}
 
     with pytest.raises(InputError, match=r"a\.ipynb: made from chexpert"):
-        run(source, repository / "a.ipynb", given, progress=False)
+        run_notebook(source, repository / "a.ipynb", given, progress=False)
     failing = text_notebook(repository / "b.md", f"{LOADS}\n1 / 0")
     with pytest.raises(InputError, match="ZeroDivisionError"):
-        run(failing, repository / "b.ipynb", given, progress=False)
+        run_notebook(failing, repository / "b.ipynb", given, progress=False)
 
     names = [".git", ".gitignore", "a.md", "b.md"]
     assert sorted(path.name for path in repository.iterdir()) == names
@@ -240,7 +240,7 @@ def test_a_notebook_that_read_patients_is_marked_cell_by_cell(
 ) -> None:
     given = {"where": str(write_chexpert(tmp_path))}
 
-    out = run(text_notebook(repository / "a.md"), repository / "runs/a.ipynb", given)
+    out = run_notebook(text_notebook(repository / "a.md"), repository / "runs/a.ipynb", given)
 
     notebook = nbformat.read(out, as_version=4)
     assert dict(marked(["chexpert"])).items() <= dict(notebook.metadata).items()
@@ -254,7 +254,9 @@ def test_a_notebook_that_reads_predictions_of_patients_is_marked_too(tmp_path: P
     path = save_all({"a": predicted(data)}, tmp_path / "bundle.safetensors")
     code = "from cfcore.predictions import load_all\nfound = load_all(where)"
 
-    out = run(text_notebook(tmp_path / "a.md", code), tmp_path / "a.ipynb", {"where": str(path)})
+    out = run_notebook(
+        text_notebook(tmp_path / "a.md", code), tmp_path / "a.ipynb", {"where": str(path)}
+    )
 
     assert (
         nbformat.read(out, as_version=4).metadata.restricted == marked(["chexpert"])["restricted"]

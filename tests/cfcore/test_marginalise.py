@@ -204,7 +204,7 @@ def test_running_out_of_memory_halves_the_chunk(
 def test_a_second_run_reads_the_shards_of_the_first(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cfcore.marginalise.SHARD", 10)
+    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "SHARD", 10)
     images = 0
 
     def counting(x: Tensor, pa: Parents) -> Tensor:
@@ -248,7 +248,7 @@ import os, sys, time, torch
 torch.set_num_threads(1)
 sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 import cfcore.marginalise
-cfcore.marginalise.SHARD = 4
+sys.modules["cfcore.marginalise"].SHARD = 4
 from test_marginalise import COHORT, GRID, PREDICTORS
 from cfchest.data import from_phantom
 
@@ -256,7 +256,7 @@ def slow(x, pa):
     time.sleep(float(sys.argv[4]))
     return PREDICTORS["basic"](x, pa)
 
-found = cfcore.marginalise.marginalise(
+found = cfcore.marginalise(
     COHORT.oracle, {"basic": slow}, from_phantom(COHORT), GRID, resume_dir=sys.argv[2]
 )
 found["basic"].save(sys.argv[3])

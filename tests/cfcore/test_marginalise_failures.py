@@ -51,7 +51,7 @@ def brightness(x, pa):
 COMMAND = f"""
 import sys
 import cfcore.marginalise
-cfcore.marginalise.SHARD = {SHARD}
+sys.modules["cfcore.marginalise"].SHARD = {SHARD}
 from cfcore.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -115,7 +115,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cfcore.marginalise.SHARD", SHARD)
+    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "SHARD", SHARD)
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def data() -> Dataset:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cfcore.marginalise.SHARD", 4)
+    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "SHARD", 4)
 
 
 def run(data: Dataset, folder: Path | None, predictor: Callable, **options: object) -> Predictions:

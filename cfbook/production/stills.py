@@ -9,8 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cfbook.production.interactive.playground import label
-from cfbook.study.runs import PredictorId
 from cfcore.metrics import cross_entropy_from_logits
 from cfcore.metrics.risk import patient_tail_losses
 from cfcore.predictions import Predictions
@@ -35,11 +33,7 @@ def _unpacked(pictures: str, size: int) -> np.ndarray:
 
 
 def explorer_still(data: Mapping[str, object]) -> bytes:
-    """The first patient at every age and the response of each predictor, as a PNG file.
-
-    Args:
-        data: What :func:`cfbook.production.interactive.explorer.explorer` returns.
-    """
+    """The first patient of the explorer at every age and the response of each predictor, a PNG."""
     one, ages = data["patients"][0], data["ages"]
     images = _unpacked(one["pictures"], data["size"])
     first = int(one["sex"]) * len(ages)
@@ -72,22 +66,17 @@ def _responses(ax: Axes, one: Mapping[str, object], g: int, ages: list[float]) -
         ax.legend(fontsize="small", frameon=False)
 
 
-def playground_still(given: Mapping[PredictorId, Predictions]) -> bytes:
-    """The ladder of risks of every predictor, and the tail of one patient, as a PNG file.
-
-    Args:
-        given: What :func:`cfbook.production.interactive.playground.matrix` returns.
-    """
+def playground_still(given: Mapping[str, Predictions]) -> bytes:
+    """The ladder of risks of every predictor of the playground, and the tail of one patient."""
     drawn = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     left, right = drawn.subplots(1, 2)
-    for member, one in given.items():
+    for name, one in given.items():
         metrics = one.evaluate()
-        left.plot([metrics[name] for name in _LADDER], "o-", label=label(member))
+        left.plot([metrics[rung] for rung in _LADDER], "o-", label=name)
     left.set_xticks(range(len(_LADDER)), _LADDER, rotation=45)
     left.set(ylabel="risk, nats", ylim=(0, None))
     left.legend(frameon=False)
-    member, one = next((m, p) for m, p in given.items() if m.family == "sex")
-    _tail(right, one, label(member))
+    _tail(right, given["sex bias 0.8"], "sex bias 0.8")
     return _png(drawn)
 
 

@@ -1,1 +1,0 @@
-"""Nothing of a real patient leaves this machine."""

@@ -1,0 +1,214 @@
+"""What the interactive pages of the book are made of: small tables and pictures of the phantom.
+
+The pages are plain HTML and JavaScript (``book/_interactive``, ``book/_static``) and need neither
+network nor kernel. ``python -m cfbook.production.interactive FOLDER`` writes their data, so that a
+page never shows anything but what the package computes.
+"""
+
+import base64
+import json
+import sys
+import zlib
+from collections.abc import Mapping
+from dataclasses import astuple, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from cfbook.production.stills import explorer_still, playground_still
+from cfbook.study.cohorts import held_out, phantom_cohort
+from cfbook.study.presets import Preset, preset
+from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
+from cfbook.study.runs import PredictorId, Run, predictions
+from cfchest.cohorts import age_group
+from cfchest.data import Dataset
+from cfchest.graph import paper_grid
+from cfchest.offsets import offset
+from cfcore.files import check_writable, write_atomically
+from cfcore.generator import Generator, counterfactuals
+from cfcore.interventions import Grid
+from cfcore.marginalise import marginalise
+from cfcore.predictions import Predictions
+
+_HOSPITAL = "C"
+_SEED = 0  # of the learned generator
+_PATIENTS = 320  # twenty for each of sixteen worlds
+_MEMBERS = {
+    "unbiased": PredictorId("basic", 0.0, 0),
+    "logit offset 1": PredictorId("logit", 1.0, 0),
+    "sex bias 0.8": PredictorId("sex", 0.8, 0),
+    "sex bias 0.95": PredictorId("sex", 0.95, 0),
+    "age bias 0.8": PredictorId("age", 0.8, 0),
+    "age bias 0.95": PredictorId("age", 0.95, 0),
+}
+"""The predictors as the pages call them, first the one that the others are compared with."""
+
+
+def _matrix(preset: Preset) -> dict[str, Predictions]:
+    """The first patients of the balanced test set of hospital C, logits in float32."""
+    found = predictions(Run(preset, "C->C", "balanced"))
+    return {name: _head(found[member]) for name, member in _MEMBERS.items()}
+
+
+def _head(given: Predictions) -> Predictions:
+    rows, logits = slice(_PATIENTS), ("logit_obs", "logit_null", "logit_cf")
+    parts = {name: getattr(given, name)[rows].float() for name in logits}
+    parts |= {"y": given.y[rows], "patient": given.patient[rows]}
+    return replace(given, **parts, parents={name: v[rows] for name, v in given.parents.items()})
+
+
+def _encoded(values: Tensor) -> str:
+    """Numbers as base64 of little-endian float32.
+
+    Example:
+        >>> _encoded(torch.tensor([1.0]))
+        'AACAPw=='
+    """
+    return base64.b64encode(values.to(torch.float32).numpy().astype("<f4").tobytes()).decode()
+
+
+def _playground(given: Mapping[str, Predictions]) -> dict[str, object]:
+    """The data of the metric playground, ready for JSON, of predictions on one grid.
+
+    Returns:
+        ``worlds``, each with ``sex`` and ``age``; ``nearest``, how many patients are nearest to
+        each world, the empirical q; ``patients`` with ``sex``, ``age`` and ``y``; and
+        ``predictors`` with ``label`` and ``logits``: for each patient the observed one, then one
+        for each world, base64 of float32.
+    """
+    first = next(iter(given.values()))
+    grid = Grid(first.grid)
+    own = {name: first.parents[name] for name in first.grid}
+    nearest = torch.bincount(grid.nearest(own), minlength=len(grid))
+    patients = {"sex": first.parents["sex"], "age": first.parents["age"].round(), "y": first.y}
+    logits = {n: torch.cat((one.logit_obs[:, None], one.logit_cf), 1) for n, one in given.items()}
+    return {
+        "worlds": {name: values.tolist() for name, values in first.grid.items()},
+        "nearest": nearest.tolist(),
+        "patients": {name: values.int().tolist() for name, values in patients.items()},
+        "predictors": [{"label": name, "logits": _encoded(x)} for name, x in logits.items()],
+    }
+
+
+def _one_of_each_kind(table: pd.DataFrame) -> list[int]:
+    """The first woman and man, young and old, healthy and ill, of a table: eight rows.
+
+    Nobody is chosen for the picture. Young is below 45, old above 65.
+
+    Example:
+        >>> table = {"sex": [1, 1, 0], "age": [30.0, 40.0, 70.0], "effusion": [0, 0, 1]}
+        >>> _one_of_each_kind(pd.DataFrame(table))
+        [0, 2]
+    """
+    known = table.assign(group=age_group(table.age), row=range(len(table)))
+    ends = known[known.group != 1]
+    return ends.groupby(["sex", "group", "effusion"]).row.first().sort_values().tolist()
+
+
+@torch.inference_mode()
+def _worlds(generator: Generator, data: Dataset, grid: Grid) -> Tensor:
+    """Every patient in every world, direct effect, shape (N, K, H, W), in [0, 1]."""
+    given, pairs = (generator, data[:], data.parents), grid.values.items()
+    each = [{name: values[k] for name, values in pairs} for k in range(len(grid))]
+    return torch.cat([counterfactuals(*given, do, index=data.index) for do in each], dim=1)
+
+
+def _grey(images: Tensor) -> np.ndarray:
+    """Images in [0, 1] as 8-bit grey levels."""
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
+
+
+def _packed(images: np.ndarray) -> str:
+    """A series of 8-bit images, shape (n, H, W), as text, without loss.
+
+    Worlds share their noise, so that each image is kept as its difference from the one before,
+    modulo 256, which deflate makes small; noise itself it cannot.
+
+    Example:
+        >>> images = np.array([[[7, 250]], [[5, 255]]], dtype=np.uint8)
+        >>> list(zlib.decompress(base64.b64decode(_packed(images))))
+        [7, 250, 254, 5]
+    """
+    steps = np.diff(images, axis=0, prepend=np.zeros_like(images[:1]))  # uint8 wraps around
+    return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode()
+
+
+def _scores(generator: Generator, data: Dataset, preset: Preset) -> dict[str, Predictions]:
+    """What each predictor of the pages says of some patients in every world."""
+    trained = {name: astuple(m) for name, m in _MEMBERS.items() if m.family != "logit"}
+    recipes = {name: PredictorRecipe(preset, _HOSPITAL, *m) for name, m in trained.items()}
+    readers = {name: recipe.obtain() for name, recipe in recipes.items()}
+    found = marginalise(generator, readers, data, paper_grid())
+    found["logit offset 1"] = offset(found["unbiased"], 1.0)
+    return {name: found[name] for name in _MEMBERS}
+
+
+def _rounded(logit: Tensor) -> list:
+    """Logits as probabilities, with as many digits as a picture can show."""
+    return np.round(logit.double().sigmoid().numpy(), 4).tolist()
+
+
+def _explorer(preset: Preset) -> dict[str, object]:
+    """The data of the counterfactual explorer, ready for JSON.
+
+    Generator and predictors are read if they are there, else trained.
+
+    Returns:
+        ``ages``, ``size``, ``predictors`` and ``patients``. A patient has ``sex``, ``age`` and
+        ``effusion``; for each predictor a probability ``observed``, and one for each world by
+        ``truth`` and ``learned``; and ``pictures``, packed: as observed, then each world
+        of the truth, then each world as learned. Men come first, ages from low to high.
+    """
+    data, grid = held_out(_HOSPITAL, preset, "balanced"), paper_grid()
+    data = data.take(_one_of_each_kind(data.table))
+    makers = {
+        "truth": phantom_cohort(_HOSPITAL, preset).oracle,
+        "learned": GeneratorRecipe(preset, _HOSPITAL, _SEED).obtain(),
+    }
+    drawn = [data[:], *(_worlds(generator, data, grid) for generator in makers.values())]
+    series = _grey(torch.cat(drawn, dim=1))  # (N, 1 + 2 K, H, W)
+    said = {name: _scores(generator, data, preset) for name, generator in makers.items()}
+    return {
+        "ages": sorted(set(grid.values["age"].tolist())),
+        "size": series.shape[-1],
+        "predictors": list(_MEMBERS),
+        "patients": [
+            {name: float(row[name]) for name in ("sex", "age", "effusion")}
+            | {"observed": [_rounded(one.logit_obs[i]) for one in said["truth"].values()]}
+            | {by: [_rounded(one.logit_cf[i]) for one in said[by].values()] for by in said}
+            | {"pictures": _packed(series[i])}
+            for i, row in data.table.iterrows()
+        ],
+    }
+
+
+def _script(name: str, data: object) -> bytes:
+    """Data as a script that sets a global: a browser that reads from a disk fetches nothing else.
+
+    Example:
+        >>> _script("EXPLORER", {"ages": [20]})
+        b'window.EXPLORER = {"ages":[20]};\\n'
+    """
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return f"window.{name} = {text};\n".encode()
+
+
+def write(folder: Path, sizes: Preset) -> list[Path]:
+    """Make everything that the pages load, in the ``_static`` folder of the rendered book."""
+    check_writable(folder)
+    seen, table = _explorer(sizes), _matrix(sizes)
+    files = {
+        "explorer-data.js": _script("EXPLORER", seen),
+        "explorer.png": explorer_still(seen),
+        "playground-data.js": _script("PLAYGROUND", _playground(table)),
+        "playground.png": playground_still(table),
+    }
+    return [write_atomically(folder / name, content) for name, content in files.items()]
+
+
+if __name__ == "__main__":
+    for path in write(Path(sys.argv[1]), preset("book")):
+        print(path)
