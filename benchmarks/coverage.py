@@ -1,9 +1,9 @@
 """How often 95 % intervals hold the truth: percentile, pivotal, and what the rule chooses.
 
-Writes the table from which `cfcore.intervals` takes its choices. The population is known: patients
-of the committed predictions of C->C, drawn again and again, whose logits get normal noise, the same
-for all predictors and worlds of a patient, so that no two are tied. The truth is the statistic on
-very many of them. Three parts:
+Writes the table from which `cfcore.intervals` and `cfbook.study.rules` take their choices. The
+population is known: patients of the committed predictions of C->C, drawn again and again, whose
+logits get normal noise, the same for all predictors and worlds of a patient, so that no two are
+tied. The truth is the statistic on very many of them. Three parts:
 
 - *metrics*: every statistic of one predictor, and of the difference of two, at two sizes;
 - *trainings*: means over 3 and 5 simulated trainings, whose logits differ as those of real ones do;
@@ -28,6 +28,7 @@ import torch
 from cfbook.study import presets, runs
 from cfbook.study.claims import TESTS, Outcome, read_design
 from cfbook.study.learned import write_table
+from cfbook.study.rules import rule, training_reach
 from cfbook.study.runs import PredictorId
 from cfbook.study.statistics import (
     Study,
@@ -37,7 +38,7 @@ from cfbook.study.statistics import (
     responses,
     study_predictions,
 )
-from cfcore.intervals import LARGE, SMALL, Rule, interval, rule
+from cfcore.intervals import LARGE, SMALL, Rule, interval
 from cfcore.predictions import Predictions
 from cfcore.resampling import check_resampling
 
@@ -92,8 +93,9 @@ def trained(p: Predictions, rng: np.random.Generator) -> Predictions:
 
 def hits(values: np.ndarray, truth: float, kind: Rule, left_out: Iterable[float] = ()) -> list:
     """Whether the percentile and the pivotal interval hold the truth."""
+    reach = training_reach(list(left_out))
     both = [
-        interval(values, list(left_out), rule=replace(kind, pivotal=pivotal))
+        interval(values, rule=replace(kind, pivotal=pivotal), reach=reach)
         for pivotal in (False, True)
     ]
     return [low <= truth <= high for low, high in both]

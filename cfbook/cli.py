@@ -18,7 +18,6 @@ from cfcore.files import check_writable, write_atomically
 if TYPE_CHECKING:
     from cfbook.study.presets import Preset
     from cfchest.data import Dataset
-    from cfchest.folders import Folders
     from cfcore.generator import Generator
     from cfcore.interventions import Grid
     from cfcore.predictor import Predictor
@@ -48,34 +47,28 @@ class Source:
     mimic_masks: Path | None = None
     device: str = "cpu"
 
-    @property
-    def folders(self) -> "Folders | None":
-        """The folders of real patients that were named, or None if none was."""
-        from cfchest.folders import Folders
-
-        own = {name: at for name, at in asdict(self).items() if name not in ("preset", "device")}
-        return Folders(**own) if any(own.values()) else None
-
     def sizes(self, out: Path, **changes: object) -> "Preset":
         """The preset on the patients that were named, if it may be used here and written there."""
         from cfbook.study.presets import preset
+        from cfchest.folders import Folders
         from cfcore.marks import check_place
         from cfcore.predictor import check_device
 
         check_device(self.device)
-        if self.folders is not None:
-            check_place(out / "any", self.folders.restricted)
-            changes["folders"] = self.folders
+        own = {name: at for name, at in asdict(self).items() if name not in ("preset", "device")}
+        if any(own.values()):
+            changes["folders"] = Folders(**own)
+            check_place(out / "any", changes["folders"].restricted)
         return replace(preset(self.preset), **changes)
 
 
-BOOK, SMOKE = Source(), Source("smoke")
+_BOOK, _SMOKE = Source(), Source("smoke")
 
 
 def predictor(
     *,
     out: Path,
-    source: Source = BOOK,
+    source: Source = _BOOK,
     hospital: str = "C",
     family: str = "basic",
     strength: float = 0.0,
@@ -106,7 +99,7 @@ def predictor(
 def setting(
     *,
     out: Path,
-    source: Source = BOOK,
+    source: Source = _BOOK,
     setting: str = "C->C",
     testset: str | None = None,
     effect: Effect = "direct",
@@ -135,20 +128,12 @@ def setting(
 
     sizes = source.sizes(out, trainings=trainings)
     run = Run(sizes, setting, testset or find_setting(setting).testset, effect, generator)
-    return [
-        fill(
-            run,
-            out / run.file,
-            generator=imported(generator) if ":" in generator else None,
-            predictors=predictors,
-            device=source.device,
-            max_images=max_images,
-            progress=True,
-        )
-    ]
+    own = imported(generator) if ":" in generator else None
+    how = {"predictors": predictors, "device": source.device, "max_images": max_images}
+    return [fill(run, out / run.file, generator=own, **how, progress=True)]
 
 
-def train(*, out: Path, source: Source = BOOK, hospital: str = "C", seed: int = 0) -> list[Path]:
+def train(*, out: Path, source: Source = _BOOK, hospital: str = "C", seed: int = 0) -> list[Path]:
     """Train the generator of counterfactuals.
 
     The deep structural causal model of a preset is kept, and not trained if it is there. Killed, a
@@ -170,7 +155,7 @@ def train(*, out: Path, source: Source = BOOK, hospital: str = "C", seed: int = 
 def results(
     *,
     out: Path,
-    source: Source = BOOK,
+    source: Source = _BOOK,
     generators: int = 3,
     patients: int | None = None,
     noise_patients: int = 500,
@@ -207,16 +192,14 @@ def results(
     if readings:
         return [tables.collect_readings(preset, seeds, out, patients=count)]
     counts = {"patients": count, "noise_patients": noise_patients}
-    return [
-        *tables.collect_soundness(preset, seeds, out, **counts),
-        *tables.collect(tables.learned_runs(preset, seeds), out, folder=predictions),
-    ]
+    found = tables.collect_soundness(preset, seeds, out, **counts)
+    return found + tables.collect(tables.learned_runs(preset, seeds), out, folder=predictions)
 
 
 def missing(
     *,
     out: Path,
-    source: Source = BOOK,
+    source: Source = _BOOK,
     part: Literal["curve", "labels", "trust", "model", "figure", "stages", "label-free"],
     seeds: Sequence[int] = (0,),
     generators: Path | None = None,
@@ -236,35 +219,34 @@ def missing(
         generators (DIR): Where trained generators are kept.
         patients (N): Test patients.
     """
-    from cfbook.study import label_free, missing_labels
+    from cfbook.study import label_free
+    from cfbook.study import missing_labels as tables
     from cfbook.study.recipes import GeneratorRecipe
 
     check_writable(out)
     preset, folder = source.sizes(out), generators or GeneratorRecipe.cache
-    recipe = missing_labels.label_recipes(preset, seeds)[0]
+    recipe = tables.label_recipes(preset, seeds)[0]
     if part == "label-free":
         return [label_free.collect_label_free(preset, out / label_free.TABLE)]
     if part == "figure":
-        return [
-            missing_labels.collect_examples(recipe, out / missing_labels.EXAMPLES, folder=folder)
-        ]
+        return [tables.collect_examples(recipe, out / tables.EXAMPLES, folder=folder)]
     if part == "model":
-        data = missing_labels.trial_patients(preset, patients)
-        return missing_labels.collect_model(recipe, out, data, folder=folder)
+        data = tables.trial_patients(preset, patients)
+        return tables.collect_model(recipe, out, data, folder=folder)
     file, recipes = {
-        "curve": (missing_labels.CURVE, missing_labels.curve_recipes),
-        "labels": (missing_labels.FIFTH, missing_labels.label_recipes),
-        "trust": (missing_labels.FIFTH, missing_labels.trust_recipes),
-        "stages": (missing_labels.ABLATION, missing_labels.stage_recipes),
+        "curve": (tables.CURVE, tables.curve_recipes),
+        "labels": (tables.FIFTH, tables.label_recipes),
+        "trust": (tables.FIFTH, tables.trust_recipes),
+        "stages": (tables.ABLATION, tables.stage_recipes),
     }[part]
-    made, sizes = recipes(preset, seeds), {"folder": folder, "patients": patients}
-    return [missing_labels.collect_trials(made, out / file, **sizes)]
+    made = recipes(preset, seeds)
+    return [tables.collect_trials(made, out / file, folder=folder, patients=patients)]
 
 
 def marginalise(
     *,
     out: Path,
-    source: Source = SMOKE,
+    source: Source = _SMOKE,
     hospital: str = "C",
     data: Path | None = None,
     images: Path | None = None,
@@ -312,18 +294,17 @@ def marginalise(
     from cfcore.marks import check_place, marked
     from cfcore.shards import Processes
 
-    device, sizes = own_device(source.device), source.sizes(out)
+    device, sizes = _own_device(source.device), source.sizes(out)
     own = {"images": images, "columns": renamed(columns), "size": size}
     cohort, model = _audited(hospital, sizes, data, own, generator)
     grid = Grid.product(dict(map(parse_values, do)), graph=CHEST) if do else paper_grid()
     grid, readers = _weighted(grid, q, cohort), _own_predictors(predictor)
     check_place(out / "any", cohort.restricted)
     check_writable(out)  # before anything is trained
-    readers = readers or default_predictors(hospital, sizes, device)
+    readers = readers or _default_predictors(hospital, sizes, device)
     for thing in (model, *readers.values()):
         if isinstance(thing, torch.nn.Module):
             thing.to(device)
-
     facts = {"preset": source.preset, "hospital": hospital}
     facts |= {"data": None if data is None else str(data), "columns": own["columns"], "size": size}
     facts |= {"generator": generator or "oracle", "do": list(do), "q": q, "draws": draws}
@@ -338,16 +319,11 @@ def marginalise(
         return []
     paths = [given.save(out / f"{name}.safetensors") for name, given in found.items()]
     facts |= {"files": [path.name for path in paths], "python": platform.python_version()}
-    text = writing.dumps(facts, indent=2) + "\n"
-    return [*paths, write_atomically(out / "manifest.json", text.encode())]
+    return [*paths, _write_json(out / "manifest.json", facts)]
 
 
 def _audited(
-    hospital: str,
-    preset: "Preset",
-    data: Path | None,
-    own: Mapping[str, object],
-    generator: str | None,
+    hospital: str, preset: "Preset", data: Path | None, own: Mapping, generator: str | None
 ) -> "tuple[Dataset, Generator]":
     """The user's own table or a test set, and the generator named for it or the oracle."""
     from cfbook.study.cohorts import held_out, phantom_cohort
@@ -357,9 +333,8 @@ def _audited(
     if data is None and preset.folders is not None:
         check_given(hospital, preset.folders)
     if generator is None and (data is not None or preset.folders is not None):
-        raise InputError(
-            "the phantom's oracle knows the phantom only: name a generator for other images"
-        )
+        problem = "the phantom's oracle knows the phantom only: name a generator for other images"
+        raise InputError(problem)
     if data is not None:
         options = LoadOptions(size=own["size"])
         cohort = load_table(data, options, images=own["images"], columns=own["columns"])
@@ -367,12 +342,11 @@ def _audited(
         raise InputError("images, columns and size belong to a table of your own: name it by data")
     else:
         cohort = held_out(hospital, preset, "balanced")
-    if generator is None:
-        return cohort, phantom_cohort(hospital, preset).oracle
-    return cohort, imported(generator)
+    model = phantom_cohort(hospital, preset).oracle if generator is None else imported(generator)
+    return cohort, model
 
 
-def default_predictors(hospital: str, preset: "Preset", device: str) -> "dict[str, Predictor]":
+def _default_predictors(hospital: str, preset: "Preset", device: str) -> "dict[str, Predictor]":
     """The basic predictor of a preset, trained if need be, and its logit offsets."""
     from cfbook.study.recipes import PredictorRecipe
     from cfbook.study.runs import BETAS
@@ -394,8 +368,8 @@ def _own_predictors(words: Sequence[str]) -> "dict[str, Predictor]":
             raise InputError(f"{word!r} is not of the form NAME=FILE", column="predictor")
         if Path(name).name != name or name in named:
             raise InputError(f"{name!r} cannot name a file of its own", column="predictor")
-        own = where.endswith(".safetensors")
-        named[name] = load(where, graph=CHEST) if own else imported(where)
+        weights = where.endswith(".safetensors")
+        named[name] = load(where, graph=CHEST) if weights else imported(where)
     return named
 
 
@@ -418,15 +392,14 @@ def _weighted(grid: "Grid", q: str, data: "Dataset") -> "Grid":
     return grid.external(pd.DataFrame({name: cells.numbers(name) for name in names}))
 
 
-def own_device(device: str) -> str:
-    """The device of this process: under ``torchrun``, ``"cuda"`` is a GPU of its own.
-
-    Example:
-        >>> own_device("cuda"), own_device("cpu")
-        ('cuda', 'cpu')
-    """
+def _own_device(device: str) -> str:
+    """The device of this process: under ``torchrun``, ``"cuda"`` is a GPU of its own."""
     rank = os.environ.get("LOCAL_RANK")
     return f"cuda:{rank}" if device == "cuda" and rank is not None else device
+
+
+def _write_json(path: Path, content: object) -> Path:
+    return write_atomically(path, f"{writing.dumps(content, indent=2)}\n".encode())
 
 
 def audit_paper(*, json: Path | None = None) -> list[str]:
@@ -442,13 +415,9 @@ def audit_paper(*, json: Path | None = None) -> list[str]:
 
     findings = audit(read_tables())
     if json is not None:
-        text = writing.dumps([asdict(finding) for finding in findings], indent=2)
-        write_atomically(json, f"{text}\n".encode())
-    lines = [
-        f"{each.setting} {each.family} {each.strength:g} ({each.where}): {each.statement} "
-        f"[{each.identity}]"
-        for each in findings
-    ]
+        _write_json(json, [asdict(finding) for finding in findings])
+    line = "{setting} {family} {strength:g} ({where}): {statement} [{identity}]"
+    lines = [line.format_map(asdict(finding)) for finding in findings]
     return [*lines, f"\n{len(findings)} findings", summary(findings).to_string()]
 
 
@@ -490,9 +459,8 @@ def guard(paths: Sequence[Path] = (), *, staged: bool = False, book: Path | None
     from cfbook.guard import search
 
     found = search(paths, staged=staged, book=book)
-    for finding in found:
-        print(finding, file=sys.stderr)
     if found:
+        print(*found, sep="\n", file=sys.stderr)
         count = len({finding.path for finding in found})
         raise InputError(f"{count} {'file' if count == 1 else 'files'} may not be shared")
 

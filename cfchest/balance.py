@@ -1,15 +1,15 @@
 """The paper's balanced test set: as many women as men, one prevalence for all."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from cfchest.cohorts import AGE_GROUPS, Seed, age_group, labelled, one_per
+from cfchest.cohorts import AGE_GROUPS, Per, Seed, age_group, labelled, one_per
 from cfcore.checks import InputError
 
 
-class Balance(NamedTuple):
+class _Balance(NamedTuple):
     """Parts of the balanced set: ``diseased`` and ``healthy`` images in a unit of each group."""
 
     diseased: int
@@ -24,7 +24,7 @@ def balanced(
     seed: Seed,
     prevalence: float | None = None,
     tolerance: float = 0.005,
-    per: Literal["patient", "study"] | None = None,
+    per: Per | None = None,
     n: int | None = None,
 ) -> pd.DataFrame:
     r"""The paper's balanced test set: as many women as men, one prevalence for all.
@@ -50,9 +50,6 @@ def balanced(
         per: Keep only one random image for each patient or study, before balancing.
         n: The most images to choose; by default as many as can be balanced.
 
-    Returns:
-        The chosen rows, in the order of the table.
-
     Raises:
         InputError: If a group is empty, no common prevalence within ``tolerance`` exists, or two
             rows share their index, which then does not tell them apart.
@@ -61,57 +58,45 @@ def balanced(
         twice = table.index[table.index.duplicated()][0]
         raise InputError(f"two rows of the table have the index {twice}: reset the index")
     rng = np.random.default_rng(seed)
-    rows = labelled(table)
-    rows = rows if per is None else one_per(rows, per, seed=rng)
+    rows = one_per(labelled(table), per, seed=rng)
     group = age_group(rows.age)
-    cells = {
-        (s, g, y): np.flatnonzero((rows.sex == s) & (group == g) & (rows.effusion == y))
-        for s in range(2)
-        for g in range(3)
-        for y in range(2)
-    }
-    counts = np.array([len(places) for places in cells.values()]).reshape(2, 3, 2)
-    parts = largest_balance(counts, prevalence=prevalence, tolerance=tolerance, n=n)
+    places = [
+        np.flatnonzero((rows.sex == s) & (group == g) & (rows.effusion == y))
+        for s, g, y in np.ndindex(2, 3, 2)
+    ]
+    counts = np.array([len(cell) for cell in places]).reshape(2, 3, 2)
+    parts = _largest_balance(counts, prevalence=prevalence, tolerance=tolerance, n=n)
     taken = parts.units[..., None] * np.array([parts.healthy, parts.diseased])  # (2, 3, 2)
-    chosen = [rng.permutation(places)[: taken[cell]] for cell, places in cells.items()]
+    chosen = [rng.permutation(cell)[:k] for cell, k in zip(places, taken.flat, strict=True)]
     return rows.iloc[np.sort(np.concatenate(chosen))]
 
 
-def largest_balance(
+def _largest_balance(
     counts: np.ndarray,
     *,
     prevalence: float | None = None,
     tolerance: float = 0.005,
     n: int | None = None,
-) -> Balance:
+) -> _Balance:
     """The largest balanced subset that the counts of the groups admit.
 
-    Args:
-        counts: Images by sex, age group and label, shape (2, 3, 2).
-        prevalence: The prevalence to come near to; by default any.
-        tolerance: How near, at most.
-        n: The most images; by default as many as there are.
-
-    Returns:
-        The unit and how many of it each group contributes; of equally large subsets the one
-        with the smallest unit.
+    ``counts`` are images by sex, age group and label, shape (2, 3, 2). Of equally large subsets it
+    is the one with the smallest unit.
 
     Example:
         >>> counts = np.array([[[9, 3], [8, 4], [8, 5]], [[9, 4], [9, 3], [6, 9]]])
-        >>> largest_balance(counts)
-        Balance(diseased=1, healthy=2, units=array([[3, 4, 3],
+        >>> _largest_balance(counts)
+        _Balance(diseased=1, healthy=2, units=array([[3, 4, 3],
                [4, 3, 3]]))
-        >>> largest_balance(counts, prevalence=1 / 3, n=40)
-        Balance(diseased=1, healthy=2, units=array([[2, 2, 2],
+        >>> _largest_balance(counts, prevalence=1 / 3, n=40)
+        _Balance(diseased=1, healthy=2, units=array([[2, 2, 2],
                [2, 2, 2]]))
     """
     healthy, diseased = counts[..., 0], counts[..., 1]
     if counts.min() == 0:
         s, g, y = np.argwhere(counts == 0)[0]
-        raise InputError(
-            f"no {('healthy', 'diseased')[y]} {('male', 'female')[s]} image of age "
-            f"{AGE_GROUPS[g]}: no balanced set exists"
-        )
+        who = f"{('healthy', 'diseased')[y]} {('male', 'female')[s]}"
+        raise InputError(f"no {who} image of age {AGE_GROUPS[g]}: no balanced set exists")
     most = counts.sum() // 2 if n is None else n // 2  # of each sex
     best, size = None, 0
     b = np.arange(1, healthy.min() + 1)
@@ -123,8 +108,8 @@ def largest_balance(
             sizes = np.where(abs(a / (a + b) - prevalence) <= tolerance, sizes, 0)
         if sizes.max() > size:
             size, i = sizes.max(), sizes.argmax()
-            shrunk = [shrink(row, totals[i]) for row in units[..., i]]
-            best = Balance(a, int(b[i]), np.stack(shrunk))
+            shrunk = [_shrunk(row, totals[i]) for row in units[..., i]]
+            best = _Balance(a, int(b[i]), np.stack(shrunk))
     if best is None:
         near = "" if prevalence is None else f" within {tolerance} of {prevalence}"
         few = "" if n is None else f" with {n} images or fewer"
@@ -132,15 +117,11 @@ def largest_balance(
     return best
 
 
-def shrink(units: np.ndarray, total: int) -> np.ndarray:
-    """Shrink whole numbers to a sum in proportion, none to 0 (largest remainders).
-
-    Args:
-        units: Positive whole numbers, shape (G,).
-        total: Their sum to be, from G to what it is.
+def _shrunk(units: np.ndarray, total: int) -> np.ndarray:
+    """Positive whole numbers shrunk to a sum in proportion, none to 0 (largest remainders).
 
     Example:
-        >>> shrink(np.array([1, 40, 60]), 50)
+        >>> _shrunk(np.array([1, 40, 60]), 50)
         array([ 1, 20, 29])
     """
     spare = units - 1

@@ -38,15 +38,8 @@ def check_data(
     from cfchest.data.check import inspect_data
 
     check_count(open, "open")
-    found = inspect_data(
-        kind,
-        path,
-        mimic_iv=mimic_iv,
-        masks=masks,
-        images=images,
-        columns=renamed(columns),
-        opened=None if open_all else open,
-    )
+    given = {"mimic_iv": mimic_iv, "masks": masks, "images": images, "columns": renamed(columns)}
+    found = inspect_data(kind, path, **given, opened=None if open_all else open)
     print(found)
     if not found.ready:
         raise InputError(f"{path} cannot be used yet; to be mended: {len(found.problems)}")

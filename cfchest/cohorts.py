@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from cfchest.data.dataset import PARENTS
-from cfcore.checks import InputError
+from cfcore.checks import InputError, check_fraction
 
 Seed = int | np.random.Generator
-
+Per = Literal["patient", "study"]
 AGE_GROUPS = ("<45", "45-65", ">65")
 """The paper's age groups: below 45, from 45 to 65 with both ends, above 65."""
 
@@ -35,12 +35,9 @@ def split(
     Args:
         fractions: Names of the parts and their fractions, which sum to 1.
 
-    Returns:
-        The parts, by name.
-
     Raises:
-        InputError: If a patient is in two parts, which cannot happen, or is missing, which can.
-        InputError: If the fractions are none, or a part that should have patients gets none.
+        InputError: If a patient is in two parts, which cannot happen, or is missing, which can; if
+            the fractions are none, or a part that should have patients gets none.
 
     Example:
         >>> table = pd.DataFrame({"patient": list("aabbccddee")})
@@ -51,21 +48,20 @@ def split(
     shares = np.array(list(fractions.values()), dtype=float)
     if not ((shares >= 0).all() and abs(shares.sum() - 1) <= 1e-9):
         raise InputError(f"fractions {dict(fractions)} should not be negative and sum to 1")
-    assert_disjoint({"table": table})
+    _assert_disjoint({"table": table})
     patients = np.random.default_rng(seed).permutation(np.unique(table.patient))
     cuts = np.round(shares.cumsum() * len(patients)).astype(int)[:-1]
     groups = dict(zip(fractions, np.split(patients, cuts), strict=True))
     for name, group in groups.items():
         if fractions[name] > 0 and not len(group):
-            raise InputError(
-                f"part {name!r} gets none of {len(patients)} patients for its {fractions[name]:g}"
-            )
+            of = f"{len(patients)} patients for its {fractions[name]:g}"
+            raise InputError(f"part {name!r} gets none of {of}")
     parts = {name: table[table.patient.isin(group)] for name, group in groups.items()}
-    assert_disjoint(parts)
+    _assert_disjoint(parts)
     return parts
 
 
-def assert_disjoint(parts: Mapping[str, pd.DataFrame]) -> None:
+def _assert_disjoint(parts: Mapping[str, pd.DataFrame]) -> None:
     """Raise :class:`InputError` if a patient is in two of the parts, or a row has no patient."""
     seen: dict[str, str] = {}
     for name, part in parts.items():
@@ -94,10 +90,8 @@ def age_group(age: pd.Series) -> pd.Series:
 def composition(table: pd.DataFrame) -> pd.DataFrame:
     """Counts and prevalence for each sex and age group: what a cohort is made of.
 
-    Rows without sex, age or label are left out.
-
-    Returns:
-        Rows by sex and age group; columns ``images``, ``patients``, ``diseased``, ``prevalence``.
+    Rows without sex, age or label are left out. The columns are ``images``, ``patients``,
+    ``diseased`` and ``prevalence``.
     """
     rows = labelled(table)
     parts = rows.groupby(["sex", age_group(rows.age)]).agg(
@@ -106,27 +100,24 @@ def composition(table: pd.DataFrame) -> pd.DataFrame:
         diseased=("effusion", "sum"),
         prevalence=("effusion", "mean"),
     )
-    return parts.rename(index={0: "male", 1: "female"}, level="sex").rename(
-        index=dict(enumerate(AGE_GROUPS)), level="age"
-    )
+    parts = parts.rename(index={0: "male", 1: "female"}, level="sex")
+    return parts.rename(index=dict(enumerate(AGE_GROUPS)), level="age")
 
 
-def one_per(table: pd.DataFrame, column: str, *, seed: Seed) -> pd.DataFrame:
-    """One random image for each ``"patient"`` or ``"study"``, in the order of the table.
+def one_per(table: pd.DataFrame, column: Per | None, *, seed: Seed) -> pd.DataFrame:
+    """One random image for each ``"patient"`` or ``"study"``, in table order; all of them for None.
 
     A study belongs to a patient: equal names of studies of two patients are two studies.
     """
+    if column is None:
+        return table
     order = np.random.default_rng(seed).permutation(len(table))
     repeated = table.iloc[order].duplicated(list(dict.fromkeys(["patient", column])))
     return table.iloc[np.sort(order[~repeated.to_numpy()])]
 
 
 def natural(
-    table: pd.DataFrame,
-    *,
-    seed: Seed,
-    n: int | None = None,
-    per: Literal["patient", "study"] | None = None,
+    table: pd.DataFrame, *, seed: Seed, n: int | None = None, per: Per | None = None
 ) -> pd.DataFrame:
     """A test set with the demographics that the hospital has, for the paper's setting 3.
 
@@ -137,8 +128,7 @@ def natural(
         per: Keep only one random image for each patient or study.
     """
     rng = np.random.default_rng(seed)
-    rows = labelled(table)
-    rows = rows if per is None else one_per(rows, per, seed=rng)
+    rows = one_per(labelled(table), per, seed=rng)
     n = len(rows) if n is None else n
     if not 0 <= n <= len(rows):
         raise InputError(f"{n} images asked for, {len(rows)} have sex, age and label")
@@ -149,13 +139,11 @@ def drop_sex(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFram
     """Bias by sex: drop diseased men and healthy women with probability ``strength``.
 
     What is left suggests that disease is female. For one seed, a stronger bias keeps a subset
-    of what a weaker one keeps. Rows without sex or label are kept.
-
-    Args:
-        strength: The probability, in the paper 0.8, 0.9 or 0.95.
+    of what a weaker one keeps. Rows without sex or label are kept. In the paper ``strength`` is
+    0.8, 0.9 or 0.95.
     """
     against = (table.sex == 0) & (table.effusion == 1) | (table.sex == 1) & (table.effusion == 0)
-    return _drop(table, _probability(strength) * against, seed)
+    return _drop(table, check_fraction(strength, "strength") * against, seed)
 
 
 def drop_age(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFrame:
@@ -166,17 +154,14 @@ def drop_age(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFram
 
     with the normalised age :math:`a_i`. What is left suggests that the old are ill. For one
     seed, a stronger bias keeps a subset of what a weaker one keeps. Rows without age or label
-    are kept.
-
-    Args:
-        strength: The paper's beta for age, 0.8, 0.9 or 0.95.
+    are kept. In the paper ``strength``, its beta for age, is 0.8, 0.9 or 0.95.
     """
-    a = normalised_age(table.age)
+    a = _normalised_age(table.age)
     concordance = a.where(table.effusion == 1, 1 - a).where(table.effusion.notna())
-    return _drop(table, _probability(strength) * (1 - concordance.fillna(1)), seed)
+    return _drop(table, check_fraction(strength, "strength") * (1 - concordance.fillna(1)), seed)
 
 
-def normalised_age(age: pd.Series) -> pd.Series:
+def _normalised_age(age: pd.Series) -> pd.Series:
     """Age from 20 to 90 years as 0 to 1, clipped: the range of the paper's interventions."""
     return ((age - 20) / 70).clip(0, 1)
 
@@ -187,9 +172,6 @@ def match_size(table: pd.DataFrame, n: int, *, seed: Seed) -> pd.DataFrame:
     Dropping data for bias also costs accuracy, so a biased predictor is compared with one
     trained on the same number of images, drawn without bias. The prevalence is that of the whole
     table, as nearly as whole numbers allow; missing labels keep their share, too.
-
-    Args:
-        n: How many to keep.
     """
     if not 0 <= n <= len(table):
         raise InputError(f"{n} images asked for, {len(table)} are there")
@@ -220,9 +202,6 @@ def mask_labels(
         fraction: What is kept, from 0 to 1.
         by: How values are chosen.
         columns: The columns that are masked.
-
-    Returns:
-        The table with NaN where a label was hidden.
     """
     if by not in ("variable", "row"):
         raise InputError(f"by={by!r} is neither 'variable' nor 'row'")
@@ -232,7 +211,7 @@ def mask_labels(
         order = row if by == "row" else rng.permutation(len(table))
         observed = order if by == "row" else order[table[column].notna().to_numpy()[order]]
         keep = np.zeros(len(table), dtype=bool)
-        keep[observed[: round(_probability(fraction) * len(observed))]] = True
+        keep[observed[: round(check_fraction(fraction, "fraction") * len(observed))]] = True
         masked[column] = table[column].where(keep)
     return masked
 
@@ -244,9 +223,3 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
 
 def _drop(table: pd.DataFrame, probability: pd.Series, seed: Seed) -> pd.DataFrame:
     return table[np.random.default_rng(seed).random(len(table)) >= probability.to_numpy()]
-
-
-def _probability(value: float) -> float:
-    if not 0 <= value <= 1:
-        raise InputError(f"{value} is not between 0 and 1")
-    return value

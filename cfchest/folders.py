@@ -61,10 +61,8 @@ def check_given(hospital: str, folders: Folders) -> None:
     if absent:
         options = " and ".join(f"--{name.replace('_', '-')} FOLDER" for name in absent)
         given = ", ".join(f"{name}=FOLDER" for name in absent)
-        raise InputError(
-            f"real patients of hospital {hospital} need {options}, in Python a preset with "
-            f"folders=Folders({given})"
-        )
+        need = f"{options}, in Python a preset with folders=Folders({given})"
+        raise InputError(f"real patients of hospital {hospital} need {need}")
 
 
 @cache

@@ -68,10 +68,8 @@ def offset(predictions: Predictions, beta: float) -> Predictions:
     if "sex" not in predictions.grid or "sex" not in predictions.parents:
         raise InputError("neither set nor recorded: an offset needs both of 'sex'", column="sex")
     own = beta * predictions.parents["sex"].double()
-    names = ("logit_obs", "logit_null", "logit_decoded")
-    seen = {name: getattr(predictions, name) for name in names}
-    return replace(
-        predictions,
-        **{name: logits.double() + own for name, logits in seen.items() if logits is not None},
-        logit_cf=predictions.logit_cf.double() + beta * predictions.grid["sex"].double(),
-    )
+    moved = {"logit_cf": predictions.logit_cf.double() + beta * predictions.grid["sex"].double()}
+    for name in ("logit_obs", "logit_null", "logit_decoded"):
+        if (logits := getattr(predictions, name)) is not None:
+            moved[name] = logits.double() + own
+    return replace(predictions, **moved)

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,11 +16,11 @@ import pandas as pd
 
 from cfcore.checks import InputError
 
-CHUNK = 10_000  # rows at a time
-EXPECTED = "a CSV file is expected: UTF-8 text, a header, commas between the columns"
-PLAIN = frozenset("0123456789+-.eE \t\r\n")  # of numbers as everybody writes them: not 1_000, nan
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-STARTS = {b"PK": "a zip archive such as npz or xlsx", b"\x1f\x8b": "gzip", b"PAR1": "parquet"}
+_EXPECTED = "a CSV file is expected: UTF-8 text, a header, commas between the columns"
+_NUMBER = r"(?a)\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"  # as everybody writes it: not 1_000
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_STARTS = {b"PK": "a zip archive such as npz or xlsx", b"\x1f\x8b": "gzip", b"PAR1": "parquet"}
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True)
@@ -47,25 +48,20 @@ class Cells:
 
     def numbers(self, column: str, what: str = "a finite number") -> np.ndarray:
         """A column as float64; the first cell that is neither missing nor a number is named."""
-        text = self.frame[column].to_numpy(dtype=object)
-        try:
-            numbers = np.array(text.tolist(), dtype=np.float64)
-        except ValueError:
-            numbers = np.full(len(text), np.nan)
-        if not np.isfinite(numbers).all() or not PLAIN.issuperset("".join(text)):
-            numbers = np.array([_number(cell) for cell in text], dtype=np.float64)
-            self._check(~np.isfinite(numbers) & ~pd.isna(text), column, what)
-        return numbers
+        text = self.frame[column]
+        numbers = text.where(text.str.fullmatch(_NUMBER, na=False)).astype(np.float64)
+        self._check(text.notna() & ~np.isfinite(numbers), column, what)
+        return numbers.to_numpy()
 
     def filled(self, column: str) -> list[str]:
         """A column of names without the blanks around them; an empty one is refused."""
-        text = [cell.strip() for cell in self.frame[column]]
-        self._check(np.array([not cell for cell in text]), column)
-        return text
+        text = self.frame[column].str.strip()
+        self._check(text == "", column)
+        return text.tolist()
 
-    def _check(self, bad: np.ndarray, column: str, what: str = "filled") -> None:
+    def _check(self, bad: pd.Series, column: str, what: str = "filled") -> None:
         if bad.any():
-            row = int(bad.argmax())
+            row = int(bad.to_numpy().argmax())
             cell = self.frame[column].iloc[row]
             problem = f"{cell!r} is not {what}" if cell.strip() else "the cell is empty"
             with self.blame():
@@ -77,39 +73,14 @@ class Cells:
         try:
             yield
         except InputError as error:
-            place = [str(self.path)]
-            if error.row is not None:
-                place.append(f"row {self.frame.index[error.row]}")
-            if error.column is not None:
-                place.append(f"column {error.column}")
-            raise InputError(f"{', '.join(place)}: {error.problem}") from None
+            row = "" if error.row is None else f", row {self.frame.index[error.row]}"
+            column = "" if error.column is None else f", column {error.column}"
+            raise InputError(f"{self.path}{row}{column}: {error.problem}") from None
 
 
-def _number(cell: str | float) -> float:
-    """A cell as a number as everybody writes them; NaN if it is none."""
-    try:
-        return float(cell) if isinstance(cell, str) and PLAIN.issuperset(cell) else np.nan
-    except ValueError:
-        return np.nan
-
-
-def read_cells(
-    path: str | Path, columns: Sequence[str] | None = None, missing: Collection[str] = ()
-) -> Cells:
-    """Read a CSV file, packed with gzip if it is called ``.gz``, as text.
-
-    Args:
-        path: The file: comma-separated, UTF-8, with a header; a pipe will do.
-        columns: Those to keep of the columns that are there; all by default.
-        missing: Texts that stand for a missing cell.
-
-    Returns:
-        The cells.
-
-    Raises:
-        InputError: If the file is missing, empty, ragged or something else, or has one name twice.
-    """
-    parts = list(read_chunks(path, columns, missing))
+def read_cells(path: str | Path) -> Cells:
+    """Read a whole CSV file as text; one without rows is refused."""
+    parts = list(read_chunks(path))
     if not parts:
         raise InputError(f"{path}: there are no rows below the header")
     return Cells(parts[0].path, parts[0].header, pd.concat([part.frame for part in parts]))
@@ -117,20 +88,29 @@ def read_cells(
 
 def read_chunks(
     path: str | Path,
-    columns: Sequence[str] | None = None,
-    missing: Collection[str] = (),
-    rows: int = CHUNK,
+    columns: Collection[str] | None = None,
+    missing: Sequence[str] = (),
+    rows: int = 10_000,
 ) -> Iterator[Cells]:
-    """Read a CSV file as :func:`read_cells` does, some rows at a time; none if there are none."""
+    """Read a CSV file, packed with gzip if it is called ``.gz``, as text, some rows at a time.
+
+    Args:
+        path: The file: comma-separated, UTF-8, with a header; a pipe will do.
+        columns: Those to keep of the columns that are there; all by default.
+        missing: Texts that stand for a missing cell.
+        rows: How many at a time.
+
+    Raises:
+        InputError: If the file is missing, empty, ragged or something else, or has one name twice.
+    """
     with _opened(Path(path)) as reader:
         header = _header(path, reader)
-        kept = [i for i, name in enumerate(header) if columns is None or name in columns]
-        names, records = [header[i] for i in kept], _records(path, reader, len(header))
+        kept = [columns is None or name in columns for name in header]
+        records = _records(path, reader, len(header))
         while chunk := list(islice(records, rows)):
             lines, found = zip(*chunk, strict=True)
-            frame = pd.DataFrame([[row[i] for i in kept] for row in found], lines, names, object)
-            frame = frame.mask(frame.isin(list(missing))) if missing else frame
-            yield Cells(Path(path), header, frame)
+            frame = pd.DataFrame(found, lines, header, object).loc[:, kept]
+            yield Cells(Path(path), header, frame.mask(frame.isin(missing)))
 
 
 def read_header(path: str | Path) -> list[str]:
@@ -142,20 +122,20 @@ def read_header(path: str | Path) -> list[str]:
 @contextmanager
 def _opened(path: Path) -> Iterator["csv.reader"]:
     """A reader of a file; whatever is wrong with the file is an error that names it."""
-    limit = csv.field_size_limit(2**31 - 1)  # some cells are outlines of a lung
+    limit = csv.field_size_limit(2**31 - 1)  # some cells are outlines of an organ
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             start = file.peek(4)
-            for known, kind in STARTS.items():
+            for known, kind in _STARTS.items():
                 if start.startswith(known):
-                    raise InputError(f"{path}: this is {kind}; {EXPECTED}")
+                    raise InputError(f"{path}: this is {kind}; {_EXPECTED}")
             text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
             reader = csv.reader(text, strict=True)
             yield reader
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (byte {error.start}); {EXPECTED}") from None
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start}); {_EXPECTED}") from None
     except csv.Error as error:
         raise InputError(f"{path}, row {reader.line_num}: {error}") from None
     finally:
@@ -164,10 +144,10 @@ def _opened(path: Path) -> Iterator["csv.reader"]:
 
 def _header(path: str | Path, reader: "csv.reader") -> list[str]:
     """The names in the first line, each of which must stand there once."""
-    header = [name.strip() for name in next((row for row in reader if row), [])]
+    header = [name.strip() for name in next(filter(None, reader), [])]
     if not header:
         raise InputError(f"{path}: the file is empty; its first line must name the columns")
-    for separator, words in SEPARATORS.items():
+    for separator, words in _SEPARATORS.items():
         if len(header) == 1 and separator in header[0]:
             problem = f"the columns seem to be separated by {words}, not commas ({header[0]!r})"
             raise InputError(f"{path}, row 1: {problem}")
@@ -188,4 +168,44 @@ def _records(path: str | Path, reader: "csv.reader", width: int) -> Iterator[tup
             quoted = f" (the first too many is {row[width]!r})" if row[width:] else ""
             counts = f"{len(row)} cells, but the header has {width}{quoted}"
             raise InputError(f"{path}, row {line}: {counts}")
-        yield line, row
+        yield line, row[:width]
+
+
+def read_scores(cells: Cells) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The scores in ``p_obs`` and in ``p_cf_0``, ``p_cf_1``, ..., and the labels ``y`` if any.
+
+    Returns:
+        ``p_obs``, shape (N,), ``p_cf``, shape (N, K), in the order of the numbers in the names,
+        and ``y``, shape (N,), or None.
+
+    Example:
+        >>> path = getfixture("tmp_path") / "t.csv"
+        >>> _ = path.write_text("p_cf_1,p_obs,p_cf_0\\n0.3,0.1,0.2\\n")
+        >>> read_scores(read_cells(path))
+        (array([0.1]), array([[0.2, 0.3]]), None)
+    """
+    cells.require("p_obs", "p_cf_0")
+    names = [name for name in cells.header if name.startswith("p_cf")]
+    names.sort(key=lambda name: (len(name), name))
+    for k, name in enumerate(names):
+        if name != f"p_cf_{k}":
+            problem = f"in p_cf_0, p_cf_1, ... the column {name!r} is in the place of p_cf_{k}"
+            raise InputError(f"{cells.path}, row 1: {problem}")
+    p_cf = np.stack([cells.numbers(name) for name in names], axis=1)
+    y = cells.numbers("y", "a label, 0 or 1") if "y" in cells.header else None
+    return cells.numbers("p_obs"), p_cf, y
+
+
+def read_patients(
+    cells: Cells, column: str | None = None
+) -> tuple[str | None, list[int] | list[str] | None]:
+    """The column that says which patient a row is of, and its cells: all whole numbers, or text.
+
+    By default the column is ``patient``, or None if there is none.
+    """
+    if column is None and "patient" not in cells.header:
+        return None, None
+    column = column or "patient"
+    cells.require(column)
+    text = cells.filled(column)
+    return column, [int(cell) for cell in text] if all(map(_WHOLE.fullmatch, text)) else text

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 Numbers = Union[ArrayLike, "torch.Tensor"]
 
-TOLERANCE = 1e-6  # how far weights may be from summing to one
-SLIGHT = 0.01  # what is outside [0, 1] by less is a probability with an error, not a logit
-FEW = 20  # fewer logits than this may all be in [0, 1] by chance
-BINS, SPREAD = 20, 5  # probabilities are in at least so many of so many bins of [0, 1]
+_TOLERANCE = 1e-6  # how far weights may be from summing to one
+_SLIGHT = 0.01  # what is outside [0, 1] by less is a probability with an error, not a logit
+_FEW = 20  # fewer logits than this may all be in [0, 1] by chance
+_BINS, _SPREAD = 20, 5  # probabilities are in at least so many of so many bins of [0, 1]
 
 
 class InputError(ValueError):
@@ -29,8 +29,8 @@ class InputError(ValueError):
 
     Attributes:
         problem: What is wrong, without the place.
-        column: The name of the argument or column, if there is one to blame.
-        row: The row of the table, counted from 0, if there is one to blame.
+        column: The name of the argument or column to blame, if there is one.
+        row: The row of the table to blame, counted from 0, if there is one.
     """
 
     def __init__(self, problem: str, *, column: str | None = None, row: int | None = None) -> None:
@@ -48,14 +48,7 @@ class ScoreWarning(UserWarning):
 
 
 def as_tensor(values: Numbers, name: str, axes: int) -> "Tensor":
-    """A tensor, array, series or nested lists as a tensor with so many axes, in its own precision.
-
-    Memory is shared where possible, and no value is looked at.
-
-    Example:
-        >>> as_tensor([[0.5, 0.25]], "p_cf", axes=2).shape
-        torch.Size([1, 2])
-    """
+    """Numbers of any kind as a tensor with so many axes, in their precision, often in place."""
     import torch
 
     if not isinstance(values, torch.Tensor):
@@ -66,7 +59,7 @@ def as_tensor(values: Numbers, name: str, axes: int) -> "Tensor":
             problem += "; of several classes, pass one class at a time"
         raise InputError(problem, column=name)
     if values.is_complex():
-        raise InputError("must be real numbers, not complex ones", column=name)
+        raise InputError(f"must be real numbers, not {values.dtype}", column=name)
     return values.detach()
 
 
@@ -78,10 +71,8 @@ def as_array(values: Numbers, name: str) -> np.ndarray:
         raise InputError("is ragged: its rows differ in length", column=name) from None
     if array.dtype.kind == "O":
         array = _from_objects(array, name)
-    if array.dtype.kind == "c":
-        raise InputError("must be real numbers, not complex ones", column=name)
     if array.dtype.kind not in "biuf":
-        raise InputError(f"must be numbers, not {array.dtype}", column=name)
+        raise InputError(f"must be real numbers, not {array.dtype}", column=name)
     if array.dtype.itemsize > 8 or (array.dtype.kind == "u" and array.dtype.itemsize > 1):
         array = array.astype(np.float64)
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="CW")
@@ -117,29 +108,22 @@ def shown(value: float) -> str:
 
 
 def check_range(values: "Tensor", name: str, low: float, high: float, what: str) -> None:
-    """Refuse numbers that are NaN, infinite or outside [low, high].
-
-    Example:
-        >>> check_range(as_tensor([0.5, 1.5], "p_obs", axes=1), "p_obs", 0, 1, "a share")
-        Traceback (most recent call last):
-        ...
-        cfcore.checks.InputError: p_obs[1]: 1.5 is not a share
-    """
-    if values.numel() == 0:
-        return
+    """Refuse numbers that are NaN, infinite or outside [low, high]."""
     lowest, highest = _ends(values)
-    if low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest):
-        return
-
-    numbers = values.double()
-    inside = (numbers >= low) & (numbers <= high) & numbers.isfinite()
-    _refuse_first(~inside, values, name, what)
+    if not (low <= lowest and highest <= high and math.isfinite(highest - lowest)):
+        numbers = values.double()
+        inside = (numbers >= low) & (numbers <= high) & numbers.isfinite()
+        _refuse_first(~inside, values, name, what)
 
 
-def _ends(values: "Tensor") -> tuple[float, float]:
-    """The smallest and the largest value; both NaN if any is."""
-    lowest, highest = values.aminmax()
-    return lowest.item(), highest.item()
+def _ends(values: "Tensor") -> list[float]:
+    """The smallest and the largest value; both NaN if any is, or if there are none."""
+    return [end.item() for end in values.aminmax()] if values.numel() else [math.nan, math.nan]
+
+
+def check_logits(values: "Tensor", name: str) -> None:
+    """Refuse logits that are not finite."""
+    check_range(values, name, -math.inf, math.inf, "a finite logit")
 
 
 def check_probabilities(values: "Tensor", name: str) -> None:
@@ -151,45 +135,29 @@ def check_probabilities(values: "Tensor", name: str) -> None:
         ...
         cfcore.checks.InputError: p_obs[1]: -1.5 is not a probability in [0, 1]; are these logits?
     """
-    try:
-        check_range(values, name, 0, 1, "a probability in [0, 1]")
-    except InputError as error:
-        lowest, highest = _ends(values)
-        hint = "; are these logits, or per cent?" if highest > 1 + SLIGHT else ""
-        hint = "; are these logits?" if lowest < -SLIGHT else hint
-        raise InputError(error.problem + hint, column=error.column, row=error.row) from None
+    lowest, highest = _ends(values)
+    hint = "; are these logits, or per cent?" if highest > 1 + _SLIGHT else ""
+    hint = "; are these logits?" if lowest < -_SLIGHT else hint
+    check_range(values, name, 0, 1, f"a probability in [0, 1]{hint}")
 
 
-def warn_of_probabilities(*logits: "Tensor", name: str = "logits") -> None:
+def warn_of_probabilities(*logits: "Tensor", name: str) -> None:
     """Warn if scores that are said to be logits look like probabilities.
 
-    Logits have either sign and hardly any limits. Twenty or more that all lie in [0, 1] and are
-    spread there are most likely probabilities, and every metric of them would be wrong. Spread
-    means in five or more of twenty equal bins: the logits of a network that has learnt little are
-    nearly all the same, and with an offset there are two groups of them. Probabilities that are
-    all below 0.2 are therefore not found out.
-
-    Example:
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     warn_of_probabilities(as_tensor(np.linspace(0, 1, 20), "p", axes=1))
-        >>> print(caught[0].message)
-        logits: all 20 lie in [0, 1]; are these probabilities? Logits are expected: log(p / (1 - p))
+    Twenty or more that all lie in [0, 1] and are spread there are most likely probabilities, and
+    every metric of them would be wrong. Spread means in five or more of twenty equal bins: the
+    logits of a network that has learnt little are nearly all the same, and with an offset there are
+    two groups of them. Probabilities that are all below 0.2 are therefore not found out.
     """
-    given = [values for values in logits if values.numel()]
-    count = sum(values.numel() for values in given)
-    if count < FEW:
+    count = sum(values.numel() for values in logits)
+    if count < _FEW or not all(low >= 0 and high <= 1 for low, high in map(_ends, logits)):
         return
-    if not all(low >= 0 and high <= 1 for low, high in map(_ends, given)):  # nor if one is NaN
-        return
-    bins = {number for values in given for number in (values * BINS).floor().unique().tolist()}
-    if len(bins) >= SPREAD:
-        warnings.warn(
-            f"{name}: all {count} lie in [0, 1]; are these probabilities? Logits are expected: "
-            "log(p / (1 - p))",
-            ScoreWarning,
-            stacklevel=4,  # whoever makes Predictions, whose __init__ is between
-        )
+    bins = {number for values in logits for number in (values * _BINS).floor().unique().tolist()}
+    if len(bins) >= _SPREAD:
+        text = f"{name}: all {count} lie in [0, 1]; are these probabilities?"
+        text += " Logits are expected: log(p / (1 - p))"
+        # The level of whoever makes Predictions, whose __init__ is between.
+        warnings.warn(text, ScoreWarning, stacklevel=4)
 
 
 def check_labels(y: "Tensor", name: str = "y") -> None:
@@ -197,80 +165,55 @@ def check_labels(y: "Tensor", name: str = "y") -> None:
     _refuse_first((y != 0) & (y != 1), y, name, "a label, 0 or 1")
 
 
-def check_sizes(obs: "Tensor", cf: "Tensor", y: "Tensor | None", names: Sequence[str]) -> None:
-    """Refuse empty tables and arguments that are not about the same patients."""
-    if obs.shape[0] == 0:
-        raise InputError("there are no patients (N = 0)", column=names[0])
-    if cf.shape[1] == 0:
-        raise InputError("there are no interventions (K = 0)", column=names[1])
-    for name, values in zip(names[1:], (cf, y), strict=True):
-        if values is not None and len(values) != len(obs):
-            problem = f"has {len(values)} rows, but {names[0]} has {len(obs)}"
-            raise InputError(problem, column=name)
-
-
 def check_weights(q: Numbers | None, interventions: int) -> "Tensor":
-    """Intervention probabilities in float64, uniform by default, summing to exactly one.
-
-    Example:
-        >>> check_weights(None, 4).tolist()
-        [0.25, 0.25, 0.25, 0.25]
-        >>> check_weights([0.5, 0.6], 2)
-        Traceback (most recent call last):
-        ...
-        cfcore.checks.InputError: q: the weights sum to 1.1, not to 1
-    """
+    """Intervention probabilities in float64, uniform by default, summing to exactly one."""
     import torch
 
     if q is None:
         return torch.full((interventions,), 1 / interventions, dtype=torch.float64)
     q = as_tensor(q, "q", axes=1).double()
-    if q.shape[0] != interventions:
+    if len(q) != interventions:
         problem = f"has {len(q)} weights, but there are {interventions} interventions"
         raise InputError(problem, column="q")
     check_range(q, "q", 0, math.inf, "a weight: finite and not negative")
     total = q.sum().item()
-    if abs(total - 1) > TOLERANCE:
+    if abs(total - 1) > _TOLERANCE:
         raise InputError(f"the weights sum to {total:.9g}, not to 1", column="q")
     return q / q.sum()
 
 
+def _check_kind(value: object, name: str, kinds: tuple[type, ...], what: str) -> None:
+    """Refuse what is not of these types; a truth value is not a number."""
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise InputError(f"must be {what}, not {value!r}", column=name)
+
+
 def check_fraction(value: float, name: str) -> float:
     """A number in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise InputError(f"must be a number, not {value!r}", column=name)
+    _check_kind(value, name, (int, float, np.number), "a number")
     if not 0 <= value <= 1:
         raise InputError(f"{shown(float(value))} is outside [0, 1]", column=name)
     return float(value) + 0.0  # no negative zero
 
 
-def check_alphas(alphas: Sequence[float]) -> tuple[float, ...]:
-    """Tail masses, in [0, 1] and distinct when printed with two decimals.
+def check_count(value: int, name: str, least: int = 1, most: int = 2**31) -> int:
+    """A whole number that is neither too small nor too large."""
+    _check_kind(value, name, (int, np.integer), "a whole number")
+    if not least <= value <= most:
+        limit = f"less than {least}" if value < least else f"more than {most}"
+        raise InputError(f"{value} is {limit}", column=name)
+    return int(value)
 
-    Example:
-        >>> check_alphas([0.101, 0.102])
-        Traceback (most recent call last):
-        ...
-        cfcore.checks.InputError: alphas: 0.101 and 0.102 are both called 0.10
-    """
+
+def check_alphas(alphas: Sequence[float]) -> tuple[float, ...]:
+    """Tail masses, in [0, 1] and distinct when printed with two decimals."""
     if not isinstance(alphas, Sequence | np.ndarray) or isinstance(alphas, str):
         raise InputError(f"must be a sequence of numbers, not {alphas!r}", column="alphas")
     seen: dict[str, float] = {}
-    for alpha in alphas:
-        alpha = check_fraction(alpha, "alphas")
+    for alpha in (check_fraction(alpha, "alphas") for alpha in alphas):
         name = f"{alpha:.2f}"
         if name in seen:
             problem = f"{seen[name]:.9g} and {alpha:.9g} are both called {name}"
             raise InputError(problem, column="alphas")
         seen[name] = alpha
     return tuple(seen.values())
-
-
-def check_count(value: int, name: str, least: int = 1, most: int = 2**31) -> int:
-    """A whole number that is neither too small nor too large."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"must be a whole number, not {value!r}", column=name)
-    if not least <= value <= most:
-        limit = f"less than {least}" if value < least else f"more than {most}"
-        raise InputError(f"{value} is {limit}", column=name)
-    return int(value)

@@ -13,6 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,14 +24,10 @@ import cfcore
 from cfcore.checks import InputError, ScoreWarning, UndefinedMetricWarning
 from cfcore.extras import EXTRAS, advice
 
-LEVEL = 0.95  # of the intervals
-EXPECTED = (InputError, OSError, FloatingPointError)
-OPTION = re.compile(r"^    (\w+)(?: \((.*?)\))?: (.*(?:\n {8}.*)*)", re.MULTILINE)
-
-Command = Callable[..., Iterable[object] | None]
+_OPTION = re.compile(r"^    (\w+)(?: \((.*?)\))?: (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
-class Parser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
     """A parser that complains in one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -38,10 +35,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, and print the lines that it returns.
-
-    Args:
-        argv: The words after ``cfcore``; those of this process by default.
+    """Run the command that the words name, and print the lines that it returns.
 
     Returns:
         The exit code: 0, or 2 if the input cannot be used, which one line on stderr explains.
@@ -59,62 +53,52 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"cfcore: warning: {warning.message}", file=sys.stderr)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except EXPECTED as error:
-        print(f"cfcore: {_describe(error)}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+    except (InputError, OSError, FloatingPointError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name not in EXTRAS:
             raise
-        print(f"cfcore: {advice(error.name)}", file=sys.stderr)
+        print(f"cfcore: {_describe(error)}", file=sys.stderr)
         return 2
     return 0
 
 
 def _describe(error: Exception) -> str:
     """One line about an error that the user can mend."""
+    if isinstance(error, ModuleNotFoundError):
+        return advice(error.name)
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    words = [str(error), *getattr(error, "__notes__", [])]
-    return " ".join("; ".join(words).split())
+    return " ".join("; ".join([str(error), *getattr(error, "__notes__", [])]).split())
 
 
-def parser(words: Sequence[str] = ()) -> Parser:
+def parser(words: Sequence[str] = ()) -> _Parser:
     """The command that the words begin with and its options, or else all commands."""
-    root = Parser(
-        prog="cfcore",
-        description="Counterfactual marginalisation: robustness of classifiers to nuisances.",
-    )
+    about = "Counterfactual marginalisation: robustness of classifiers to nuisances."
+    root = _Parser(prog="cfcore", description=about)
     root.add_argument("--version", action="version", version=f"cfcore {cfcore.__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     found = {entry.name: entry for entry in entry_points(group="cfcore.commands")}
     if not found:
         root.error("no command is registered: install cfcore again, pip install --editable .")
     for name in words[:1] if words and words[0] in found else found:
-        add_command(commands, name, found[name].load())
+        function = found[name].load()
+        text = inspect.getdoc(function).partition("\n\nArgs:")[0]
+        line = text.partition("\n")[0].rstrip(".").replace("%", "%%")
+        command = commands.add_parser(name, help=line[0].lower() + line[1:], description=text)
+        command.set_defaults(command=function)
+        _add_options(command, function)
     return root
 
 
-def add_command(
-    commands: "argparse._SubParsersAction[Parser]", name: str, function: Command
-) -> None:
-    """Add a function to the commands.
+def _add_options(command: _Parser, thing: Callable, start: object = None) -> None:
+    """Add the parameters of a function, or the fields of a dataclass with the values of one.
 
-    Its parameters are words, its keyword-only ones options: ``bool`` a flag, ``Literal`` a choice,
-    a sequence as many words as one likes, and a dataclass an option for each of its fields. The
+    Parameters are words, keyword-only ones options: ``bool`` a flag, ``Literal`` a choice, a
+    sequence as many words as one likes, and a dataclass an option for each of its fields. The
     docstring up to ``Args:`` is the description, its first line the help, and each line of
     ``Args:`` the help of an option. In parentheses after the name of an option stands what a help
     text calls its value, and the short form of the option if it has one.
     """
-    text = inspect.getdoc(function).partition("\n\nArgs:")[0]
-    line = text.partition("\n")[0].rstrip(".").replace("%", "%%")
-    command = commands.add_parser(name, help=line[0].lower() + line[1:], description=text)
-    command.set_defaults(command=function)
-    _add_options(command, function)
-
-
-def _add_options(command: Parser, thing: Callable, start: object = None) -> None:
-    """Add the parameters of a function, or the fields of a dataclass with the values of one."""
-    helps = {name: rest for name, *rest in OPTION.findall(inspect.getdoc(thing))}
+    helps = {name: rest for name, *rest in _OPTION.findall(inspect.getdoc(thing))}
     for name, parameter in inspect.signature(thing, eval_str=True).parameters.items():
         kind, default = parameter.annotation, getattr(start, name, parameter.default)
         if is_dataclass(kind):
@@ -156,7 +140,7 @@ def _reading(kind: type) -> dict[str, object]:
     return _reading(parts[0]) if parts else {"type": kind}
 
 
-def _call(function: Command, given: Mapping[str, object]) -> Iterable[object] | None:
+def _call(function: Callable, given: Mapping[str, object]) -> Iterable[object] | None:
     """Call a function with the words that were given; all others are its defaults."""
     values = {}
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
@@ -169,38 +153,28 @@ def _call(function: Command, given: Mapping[str, object]) -> Iterable[object] | 
 
 
 def imported(where: str) -> object:
-    """An object by ``module:name``; a class or a function without arguments is called.
+    """An object by ``module:name``; a class, or a function that needs no arguments, is called.
 
     Example:
-        >>> imported("math:pi")
-        3.141592653589793
+        >>> imported("math:pi"), imported("builtins:list")
+        (3.141592653589793, [])
     """
     module, _, name = where.partition(":")
     if not module or not name:
         raise InputError(f"{where!r} is neither a *.safetensors file nor of the form MODULE:NAME")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # where the user's plug-in is
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # where the user's plug-in is
     try:
         thing = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever the user's module does
-        raise InputError(
-            f"{where!r} cannot be imported from {Path.cwd()} or installed packages: {error}"
-        ) from None
-    return thing() if _makes_one(thing) else thing
-
-
-def _makes_one(thing: object) -> bool:
-    """Whether a thing is a class, or a function that needs no arguments.
-
-    Example:
-        >>> _makes_one(lambda: 1), _makes_one(lambda x, pa: 1), _makes_one(3)
-        (True, False, False)
-    """
-    if not inspect.isfunction(thing):
-        return isinstance(thing, type)
-    options = inspect.signature(thing).parameters.values()
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return all(option.default is not option.empty or option.kind in optional for option in options)
+        problem = f"cannot be imported from {here} or installed packages: {error}"
+        raise InputError(f"{where!r} {problem}") from None
+    made = isinstance(thing, type)
+    if inspect.isfunction(thing):
+        with suppress(TypeError):  # it needs arguments, and is the object itself
+            made = inspect.signature(thing).bind() is not None
+    return thing() if made else thing
 
 
 def evaluate(
@@ -235,52 +209,47 @@ def evaluate(
             --replicates also "intervals": {"S_var": [low, high], ...} and "resampling": {level,
             replicates, patient (the column, or null), patients}.
     """
-    from cfcore.cells import read_cells
-    from cfcore.checks import check_count, check_weights
+    import pandas as pd
+
+    from cfcore import cells, checks
     from cfcore.evaluation import check_options
     from cfcore.files import write_atomically
-    from cfcore.report import as_frame, as_json, as_text, resampled
-    from cfcore.scores import read_patients, read_scores
+    from cfcore.report import as_json, as_text, resampled
 
-    _refuse_overwriting(json, file, q)
+    inputs = [path for path in (file, q) if path is not None and path.exists()]
+    if json is not None and json.exists() and any(map(json.samefile, inputs)):
+        raise InputError(f"{json}: this is an input; write the output elsewhere")
     if replicates:
-        check_count(replicates, "replicates", least=2)
+        checks.check_count(replicates, "replicates", least=2)
     elif patient is not None:
         raise InputError("--patient is about intervals only: ask for them with --replicates R")
     if file.suffix == ".safetensors":
         call = "cfcore.Predictions.load(path).bootstrap()"
         raise InputError(f"{file}: predictions as cfcore marginalise writes them; use {call}")
-    cells = read_cells(file)
-    p_obs, p_cf, y = read_scores(cells)
-    options = {"threshold": threshold, "alphas": alphas, "bins": bins}
+    table = cells.read_cells(file)
+    p_obs, p_cf, y = cells.read_scores(table)
+    options, resampling = {"threshold": threshold, "alphas": alphas, "bins": bins}, None
     check_options(**options)
     if q is not None:
-        weights = read_cells(q)
+        weights = cells.read_cells(q)
         weights.require("q")
         with weights.blame():
-            options["q"] = check_weights(weights.numbers("q"), p_cf.shape[1])
-    column, identifiers = read_patients(cells, patient) if replicates else (None, None)
-    intervals = {"replicates": replicates, "level": LEVEL}
-    with cells.blame():
+            options["q"] = checks.check_weights(weights.numbers("q"), p_cf.shape[1])
+    title = f"{file}: N = {len(p_cf)}, K = {p_cf.shape[1]}"
+    column, who = cells.read_patients(table, patient) if replicates else (None, None)
+    with table.blame():
         if replicates:
-            frame = cfcore.bootstrap(p_obs, p_cf, y, **options, patient=identifiers, **intervals)
+            resampling = {"replicates": replicates, "level": 0.95}
+            frame = cfcore.bootstrap(p_obs, p_cf, y, **options, patient=who, **resampling)
+            count = len(p_cf) if who is None else len(set(who))
+            resampling |= {"patient": column, "patients": count}
+            title += f"; {resampled(**resampling)}"
         else:
-            frame = as_frame(cfcore.evaluate(p_obs, p_cf, y, **options))
-    patients = len(p_cf) if identifiers is None else len(set(identifiers))
-    resampling = intervals | {"patient": column, "patients": patients} if replicates else None
+            found = pd.Series(cfcore.evaluate(p_obs, p_cf, y, **options), name="estimate")
+            frame = found.rename_axis("metric").reset_index()
     if json is not None:
         write_atomically(json, as_json(frame, resampling).encode())
-    title = f"{file}: N = {len(p_cf)}, K = {p_cf.shape[1]}{resampled(resampling)}"
     return [title, as_text(frame)]
-
-
-def _refuse_overwriting(out: Path | None, *inputs: Path | None) -> None:
-    """Refuse an output that would replace an input."""
-    if out is None or not out.exists():
-        return
-    for path in inputs:
-        if path is not None and path.exists() and out.samefile(path):
-            raise InputError(f"{out}: this is an input; write the output elsewhere")
 
 
 if __name__ == "__main__":

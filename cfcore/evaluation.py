@@ -6,52 +6,34 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from cfcore.checks import (
-    InputError,
-    Numbers,
-    UndefinedMetricWarning,
-    as_tensor,
-    check_alphas,
-    check_count,
-    check_fraction,
-    check_labels,
-    check_probabilities,
-    check_range,
-    check_sizes,
-    check_weights,
-)
+from cfcore import checks
+from cfcore.checks import InputError, Numbers, UndefinedMetricWarning, as_tensor, check_logits
 from cfcore.metrics.loss import Loss, resolve_loss
 from cfcore.metrics.summary import Options, Scores, summarise
 
-FLOAT_MAX = torch.finfo(torch.float64).max
-MOST_BINS = 1_000_000
-
-
-def check_logits(values: Tensor, name: str) -> None:
-    """Refuse logits that are not finite."""
-    check_range(values, name, -FLOAT_MAX, FLOAT_MAX, "a finite logit")
-
 
 def check_scores(
-    obs: Numbers,
-    cf: Numbers,
-    y: Numbers | None = None,
-    q: Numbers | None = None,
-    *,
-    logits: bool = False,
+    obs: Numbers, cf: Numbers, y: Numbers | None, q: Numbers | None, *, logits: bool = False
 ) -> Scores:
-    """Check scores, labels and weights; raises an ``InputError`` at the first fault."""
-    kind, check = ("logit", check_logits) if logits else ("p", check_probabilities)
-    names = (f"{kind}_obs", f"{kind}_cf", "y")
-    obs, cf = as_tensor(obs, names[0], axes=1), as_tensor(cf, names[1], axes=2)
+    """Scores, labels and weights; raises an ``InputError`` at the first fault."""
+    kind, check = ("logit", check_logits) if logits else ("p", checks.check_probabilities)
+    first, second = f"{kind}_obs", f"{kind}_cf"
+    obs, cf = as_tensor(obs, first, axes=1), as_tensor(cf, second, axes=2)
     y = None if y is None else as_tensor(y, "y", axes=1)
-    check_sizes(obs, cf, y, names)
-    check(obs, names[0])
-    check(cf, names[1])
+    if len(obs) == 0:
+        raise InputError("there are no patients (N = 0)", column=first)
+    if cf.shape[1] == 0:
+        raise InputError("there are no interventions (K = 0)", column=second)
+    for name, values in ((second, cf), ("y", y)):
+        if values is not None and len(values) != len(obs):
+            raise InputError(f"has {len(values)} rows, but {first} has {len(obs)}", column=name)
+    check(obs, first)
+    check(cf, second)
     if y is not None:
-        check_labels(y)
+        checks.check_labels(y)
         y = y.to(obs.device)
-    return Scores(obs, cf, check_weights(q, cf.shape[1]).to(obs.device), y, logits)
+    q = checks.check_weights(q, cf.shape[1]).to(obs.device)
+    return Scores(obs, cf, q, y, logits)
 
 
 def check_options(
@@ -61,13 +43,14 @@ def check_options(
     loss: str | Loss = "bce",
     correction: int = 0,
 ) -> Options:
-    """Check what is asked for."""
+    """What is asked for; raises an ``InputError`` at the first fault."""
     try:
         loss = resolve_loss(loss)
     except ValueError as error:  # the metrics know no error of the package
         raise InputError(str(error)) from None
-    threshold, alphas = check_fraction(threshold, "threshold"), check_alphas(alphas)
-    return Options(threshold, alphas, check_count(bins, "bins", most=MOST_BINS), loss, correction)
+    threshold, alphas = checks.check_fraction(threshold, "threshold"), checks.check_alphas(alphas)
+    bins = checks.check_count(bins, "bins", most=1_000_000)
+    return Options(threshold, alphas, bins, loss, correction)
 
 
 def as_numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
@@ -75,12 +58,9 @@ def as_numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
     values = dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
     undefined = [name for name, value in values.items() if value != value]
     if undefined:
-        warnings.warn(
-            f"{', '.join(undefined)} undefined (NaN): ranks need two patients or more, whose "
-            "observed and marginalised scores are not all equal",
-            UndefinedMetricWarning,
-            stacklevel=3,
-        )
+        text = f"{', '.join(undefined)} undefined (NaN): ranks need two patients or more, "
+        text += "whose observed and marginalised scores are not all equal"
+        warnings.warn(text, UndefinedMetricWarning, stacklevel=3)
     return values
 
 
@@ -97,8 +77,7 @@ def evaluate(
 ) -> dict[str, float]:
     r"""Every metric of the paper for one predictor, from its probabilities.
 
-    Arguments may be tensors on any device, arrays, series or lists. They are cast to float64
-    before anything else, block by block.
+    Arguments may be tensors on any device, arrays, series or lists; all is computed in float64.
 
     Args:
         p_obs: Probabilities on the observed images, shape (N,).

@@ -4,6 +4,7 @@ import errno
 import os
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 from cfcore.marks import check_place, sources_in
 
@@ -12,18 +13,9 @@ def check_writable(folder: str | Path, size: int = 1) -> Path:
     """Make a folder and see that a file of some size can be written there.
 
     To be called before a long computation whose result goes there: a folder that cannot be made,
-    a disk that is mounted for reading only or that is full shows now and not hours later. What is
-    written for the purpose never has a name, so that not even a kill leaves it behind.
-
-    Args:
-        folder: The folder, made if need be.
-        size: The size to try, in bytes.
-
-    Returns:
-        The folder.
-
-    Raises:
-        OSError: If nothing can be written there; its ``filename`` is the folder.
+    a disk that is mounted for reading only or that is full shows now and not hours later, as an
+    OSError whose ``filename`` is the folder. What is written for the purpose never has a name, so
+    that not even a kill leaves it behind.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -38,12 +30,17 @@ def check_writable(folder: str | Path, size: int = 1) -> Path:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(size))
-            file.flush()
-            os.fsync(file.fileno())
+            _write(file, bytes(size))
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(folder)) from None
     return Path(folder)
+
+
+def _write(file: BinaryIO, content: bytes) -> None:
+    """Write to the disk itself, not to a buffer."""
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def write_atomically(path: str | Path, content: bytes) -> Path:
@@ -54,16 +51,8 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
     existing file are kept, and what is not a regular file is refused; so is content that carries a
     mark of what may not be shared, where git would track it (:mod:`cfcore.marks`).
 
-    Args:
-        path: Where to write; the folder must exist.
-        content: What to write.
-
-    Returns:
-        The path.
-
     Raises:
         OSError: If it cannot be written; its ``filename`` is the path that was asked for.
-        InputError: If it may not be shared and git would track it.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -78,9 +67,7 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            _write(file, content)
         if target.exists():
             temporary.chmod(target.stat().st_mode)
         temporary.replace(target)

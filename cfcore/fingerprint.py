@@ -3,8 +3,7 @@
 A function is hashed by its code, its defaults, the variables that it closes over and the globals
 that it names, and so is every function that these lead to; an object by its class and its fields.
 Code of installed packages is known by name only. What no hash can see, such as a file that a
-function reads when it is called, is found out by computing something again
-(:func:`cfcore.marginalise.check_kept`).
+function reads when it is called, is found out by computing something again.
 """
 
 import argparse
@@ -12,7 +11,6 @@ import contextlib
 import dis
 import functools
 import hashlib
-import inspect
 import logging
 import sys
 import sysconfig
@@ -24,10 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-PLAIN = (str, bytes, int, float, complex, type(None), np.generic, torch.dtype, torch.device)
-LIBRARIES = tuple({sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")})
-TORCH = frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
-HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_PLAIN = (str, bytes, int, float, complex, type(None), np.generic, torch.dtype, torch.device)
+_LIBRARIES = tuple({sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")})
+_TORCH = frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
+_NAMED += (types.WrapperDescriptorType, types.MethodWrapperType, types.ClassMethodDescriptorType)
+_WRAPPERS = (types.MethodType, staticmethod, classmethod, property, functools.cached_property)
+_WRAPPERS += (functools.partial, functools.partialmethod, functools._lru_cache_wrapper)
+_WRAPPED = ("__func__", "__self__", "__wrapped__", "fget", "func", "args", "keywords")
 
 
 def fingerprint(*things: object) -> str:
@@ -50,38 +53,46 @@ def fingerprint(*things: object) -> str:
 
 def _update(digest: "hashlib._Hash", thing: object, seen: dict[int, tuple[int, object]]) -> None:
     digest.update(f"|{type(thing).__name__}:".encode())
-    if isinstance(thing, PLAIN):
+    if isinstance(thing, _PLAIN):
         digest.update(repr(thing).encode())
     elif id(thing) in seen:  # a cycle, or the same network twice
         digest.update(f"#{seen[id(thing)][0]}".encode())
     else:
         seen[id(thing)] = len(seen), thing  # kept alive, so that no other object gets its id
         content = _content(thing)
-        if isinstance(content, bytes):
-            digest.update(content)
-            return
-        for part in content:
+        digest.update(content if isinstance(content, bytes) else b"")
+        for part in () if isinstance(content, bytes) else content:
             _update(digest, part, seen)
 
 
 def _content(thing: object) -> bytes | Iterable[object]:
     """What a thing is made of: bytes, or further things."""
-    for kinds, parts in PARTS.items():
+    if isinstance(thing, _NAMED) and _installed(thing):
+        return [getattr(thing, "__module__", None), thing.__qualname__]
+    for kinds, parts in _PARTS.items():
         if isinstance(thing, kinds):
             return parts(thing)
     if type(thing).__module__.startswith("pandas.") and hasattr(thing, "to_csv"):
         return thing.to_csv().encode()
-    if inspect.isroutine(thing):
-        return [getattr(thing, "__module__", None), thing.__qualname__]
     if type(thing).__module__.partition(".")[0] in sys.stdlib_module_names:
         return [repr(thing)] if " at 0x" not in repr(thing) else []
+    return [type(thing), _fields(getattr(thing, "_orig_mod", thing))]  # of a compiled network
+
+
+def _fields(thing: object) -> dict[str, object]:
+    """Fields and slots of an object; of a network not what torch keeps about it, but its hooks."""
+    if isinstance(thing, torch.jit.ScriptModule):
+        return {"code": thing.code, "weights": dict(thing.state_dict())}
     fields = dict(getattr(thing, "__dict__", {}))
     for own in type(thing).__mro__:
         for name, slot in vars(own).items():
             if isinstance(slot, types.MemberDescriptorType):
                 with contextlib.suppress(AttributeError):  # a slot that is still empty
                     fields[name] = slot.__get__(thing)
-    return [type(thing), fields]
+    if isinstance(thing, nn.Module):
+        hooks = [list(fields[name].values()) for name in _HOOKS]
+        fields = {n: v for n, v in fields.items() if n not in _TORCH} | {"hooks": hooks}
+    return fields
 
 
 def _of_tensor(thing: Tensor) -> bytes:
@@ -94,36 +105,15 @@ def _of_tensor(thing: Tensor) -> bytes:
 
 
 def _of_array(thing: np.ndarray) -> bytes | list[object]:
-    if thing.dtype == object:
-        return list(thing)
-    return f"{thing.dtype}{thing.shape}".encode() + thing.tobytes()
+    kind = f"{thing.dtype}{thing.shape}".encode()
+    return list(thing) if thing.dtype == object else kind + thing.tobytes()
 
 
 def _of_class(thing: type) -> list[object]:
-    """The name of a class, and unless it is installed, its bases, functions and constants."""
-    file = getattr(sys.modules.get(thing.__module__), "__file__", None)
-    if thing.__module__ != "__main__" and _installed(file):
-        return [thing.__module__, thing.__qualname__]
-    own = {
-        name: value
-        for name, value in vars(thing).items()
-        if isinstance(value, types.FunctionType) or not name.startswith(("__", "_abc_"))
-    }
-    return [thing.__qualname__, thing.__bases__, own]
-
-
-def _of_network(network: nn.Module) -> Iterator[object]:
-    """Weights and fields of a network, compiled or not, but for what torch keeps about it."""
-    yield type(network)
-    network = getattr(network, "_orig_mod", network)
-    if isinstance(network, torch.jit.ScriptModule):
-        yield from (network.code, dict(network.state_dict()))
-        return
-    for name, value in vars(network).items():
-        if name in HOOKS:
-            yield list(value.values())
-        elif name not in TORCH:
-            yield from (name, value)
+    """The name, the bases, and the functions and constants of a class of the user's own."""
+    names = [name for name in vars(thing) if not name.startswith(("__", "_abc_"))]
+    names += [n for n, v in vars(thing).items() if isinstance(v, types.FunctionType)]
+    return [thing.__qualname__, thing.__bases__, {name: vars(thing)[name] for name in names}]
 
 
 def _of_function(thing: types.FunctionType) -> list[object]:
@@ -131,8 +121,6 @@ def _of_function(thing: types.FunctionType) -> list[object]:
 
     What a function sets is its memory, and no part of what it is.
     """
-    if _installed(thing.__code__.co_filename):
-        return [thing.__module__, thing.__qualname__]
     codes = list(_codes(thing.__code__))
     steps = [step for code in codes for step in dis.get_instructions(code)]
 
@@ -154,7 +142,7 @@ def _of_function(thing: types.FunctionType) -> list[object]:
 
 def _inside(name: str, module: object, attributes: set[str]) -> Iterator[tuple[str, object]]:
     """What of the user's own modules, and of modules in them, a function may mean."""
-    if isinstance(module, types.ModuleType) and not _installed(getattr(module, "__file__", None)):
+    if isinstance(module, types.ModuleType) and not _installed(module):
         for attribute in sorted(attributes & set(vars(module))):
             place, value = f"{name}.{attribute}", vars(module)[attribute]
             yield place, value
@@ -169,13 +157,18 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-def _installed(file: str | None) -> bool:
-    """Whether a file belongs to Python or to an installed package; builtins have none."""
-    return not file or file.startswith(LIBRARIES)
+def _installed(thing: object) -> bool:
+    """Whether a module, class or function belongs to Python or to an installed package."""
+    home = sys.modules.get(thing.__module__) if isinstance(thing, type) else thing
+    file = getattr(home, "__file__", None)  # builtins have none
+    if isinstance(thing, types.FunctionType):
+        file = thing.__code__.co_filename
+    own = getattr(thing, "__module__", None) == "__main__"
+    return not own and (not file or file.startswith(_LIBRARIES))
 
 
 # By kind, the first that fits.
-PARTS: Mapping[object, Callable[[object], bytes | Iterable[object]]] = {
+_PARTS: Mapping[object, Callable[[object], bytes | Iterable[object]]] = {
     Tensor: _of_tensor,
     np.ndarray: _of_array,
     Mapping: lambda t: [part for item in t.items() for part in item],
@@ -183,17 +176,9 @@ PARTS: Mapping[object, Callable[[object], bytes | Iterable[object]]] = {
     (types.SimpleNamespace, argparse.Namespace): lambda t: list(vars(t).items()),
     (set, frozenset): lambda t: sorted(text for text in map(repr, t) if " at 0x" not in text),
     type: _of_class,
-    nn.Module: _of_network,
     types.FunctionType: _of_function,
     types.CodeType: lambda t: [t.co_code, t.co_names, t.co_consts],
     types.ModuleType: lambda t: [t.__name__],
-    (types.MethodType, staticmethod, classmethod): lambda t: [
-        t.__func__,
-        getattr(t, "__self__", None),
-    ],
-    (functools.partial, functools.partialmethod): lambda t: [t.func, t.args, t.keywords],
-    property: lambda t: [t.fget],
-    functools.cached_property: lambda t: [t.func],
-    functools._lru_cache_wrapper: lambda t: [t.__wrapped__],
+    _WRAPPERS: lambda t: [getattr(t, name, None) for name in _WRAPPED],
     logging.Logger: lambda t: [t.name],
 }

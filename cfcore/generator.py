@@ -1,6 +1,7 @@
 r"""What a counterfactual generator must offer: abduct, act, predict."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -16,6 +17,8 @@ Parents = Mapping[str, Tensor]
 Noise = Any
 """The exogenous noise of B images: a dictionary (or another tree) of tensors whose leading
 axis is the batch, so that it can be sliced, repeated and moved like one."""
+
+_Rng = RandomState | None
 
 Effect = Literal["direct", "total"]
 """Which effect an intervention has on the other parents of the image."""
@@ -46,12 +49,7 @@ class Generator(Protocol):
     """
 
     def abduct(
-        self,
-        x: Tensor,
-        pa: Parents,
-        *,
-        index: Tensor | None = None,
-        rng: RandomState | None = None,
+        self, x: Tensor, pa: Parents, *, index: Tensor | None = None, rng: _Rng = None
     ) -> Noise:
         r"""Infers the exogenous noise :math:`u_i` of the images.
 
@@ -61,41 +59,53 @@ class Generator(Protocol):
             index: The rows of the images in their cohort, shape (B,); read by generators that
                 look the noise up.
             rng: The source of randomness of a sampled posterior; its mean is taken without one.
-
-        Returns:
-            The noise, a tree of tensors with leading axis B.
         """
 
     def predict(self, noise: Noise, pa: Parents) -> Tensor:
-        r"""Draws the images that the noise gives under the parents.
+        """Draws the images that the noise gives under the parents, shape (B, C, ...), in [0, 1]."""
 
-        Args:
-            noise: The exogenous noise, with leading axis B.
-            pa: The parents, each of shape (B,).
 
-        Returns:
-            The images, shape (B, C, ...), in [0, 1].
-        """
+def check_generator(generator: object) -> None:
+    """Refuse what cannot abduct and predict.
+
+    Example:
+        >>> check_generator(object())
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: generator: object has no method abduct()
+    """
+    if isinstance(generator, type):
+        name = generator.__name__
+        raise InputError(f"is the class {name}; make one, {name}(...)", column="generator")
+    for method in ("abduct", "predict"):
+        if not callable(getattr(generator, method, None)):
+            kind = type(generator).__name__
+            raise InputError(f"{kind} has no method {method}()", column="generator")
+
+
+@contextmanager
+def blaming(what: str, x: Tensor | None = None) -> Iterator[None]:
+    """Say who failed, and on tensors of which shape; running out of memory is nobody's fault."""
+    try:
+        yield
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        seen = "" if x is None else f" on {tuple(x.shape)}"
+        raise InputError(f"{what} fails{seen}: {type(error).__name__}: {error}") from error
 
 
 def act(
-    generator: Generator,
-    pa: Parents,
-    do: Mapping[str, Tensor],
-    effect: Effect = "direct",
-    rng: RandomState | None = None,
+    generator: Generator, pa: Parents, do: Parents, effect: Effect = "direct", rng: _Rng = None
 ) -> Parents:
     """The parents after an intervention, by the generator's own ``act``, or directly without one.
 
     Args:
-        generator: The generator.
+        generator: The generator; :class:`Generator` says what the effects are.
         pa: The observed parents, each of shape (B,).
         do: The values to set, each of shape (B,).
-        effect: ``"direct"`` or ``"total"``; see :class:`Generator`.
+        effect: ``"direct"`` or ``"total"``.
         rng: The source of randomness of discrete mechanisms.
-
-    Returns:
-        All parents after the action, each of shape (B,).
     """
     if hasattr(generator, "act"):
         return generator.act(pa, do, effect=effect, **({} if rng is None else {"rng": rng}))
@@ -114,9 +124,6 @@ def values_set(
         pa: The parents that can be intervened on, each of shape (B,).
         do: The values to set: numbers, checked against the range of their variable, or tensors of
             shape () or (B,), which are not checked.
-
-    Returns:
-        The values, each of shape (B,).
     """
     made = {}
     for name, value in do.items():
@@ -127,8 +134,7 @@ def values_set(
             graph[name].check(value)
             value = torch.full_like(like, value)
         if value.shape not in ((), like.shape):
-            have, want = tuple(value.shape), tuple(like.shape)
-            raise InputError(f"do({name}) needs shape {want}, not {have}")
+            raise InputError(f"do({name}) needs shape {(*like.shape,)}, not {(*value.shape,)}")
         made[name] = value.to(like).expand_as(like)
     return made
 
@@ -141,7 +147,7 @@ def counterfactuals(
     *,
     effect: Effect = "direct",
     index: Tensor | None = None,
-    rng: RandomState | None = None,
+    rng: _Rng = None,
 ) -> Tensor:
     """The images of the same patients under an intervention: abduct, act, predict.
 
@@ -153,11 +159,7 @@ def counterfactuals(
         effect: ``"direct"`` or ``"total"``.
         index: The rows of the images in their cohort, for generators that look the noise up.
         rng: The source of randomness; means are taken without one.
-
-    Returns:
-        The counterfactual images, shape (B, C, ...).
     """
     noise = generator.abduct(x, pa, index=index, rng=rng)
-    rows = len(x)
-    values = {name: torch.as_tensor(v, device=x.device).expand(rows) for name, v in do.items()}
+    values = {name: torch.as_tensor(v, device=x.device).expand(len(x)) for name, v in do.items()}
     return generator.predict(noise, act(generator, pa, values, effect, rng))

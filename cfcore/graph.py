@@ -2,7 +2,7 @@ r"""Variables and the directed acyclic graph that joins them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import MappingProxyType
@@ -25,9 +25,8 @@ class Variable:
 
     Args:
         name: The name, used as key of the parents and as column of tables.
-        kind: One of ``"binary"``, ``"categorical"`` and ``"continuous"``.
-        categories: The names of the codes; for categorical variables, and optionally for
-            binary ones.
+        kind: Its kind.
+        categories: The names of the codes; optional for binary variables.
         range: The smallest and the largest value; for continuous variables.
         units: The units, for axes and tables.
 
@@ -46,39 +45,27 @@ class Variable:
     units: str = ""
 
     def __post_init__(self) -> None:
+        kinds, ends, count = get_args(Kind), self.range, len(self.categories)
+        binary, categorical, continuous = (self.kind == kind for kind in kinds)
+        increasing = ends is not None and -math.inf < ends[0] < ends[1] < math.inf
+        faults = {
+            f"kind must be one of {kinds}, not {self.kind!r}": self.kind not in kinds,
+            f"a finite, increasing range is needed, not {ends}": continuous and not increasing,
+            f"a {self.kind} variable has no range": not continuous and ends is not None,
+            "a continuous variable has no categories": continuous and count > 0,
+            "a binary variable names 0 or 2 categories": binary and count not in (0, 2),
+            "a categorical variable needs 2 categories or more": categorical and count < 2,
+            f"categories repeat in {self.categories}": len(set(self.categories)) < count,
+        }
         if not self.name:
             raise InputError("a variable needs a name")
-        if self.kind not in get_args(Kind):
-            raise InputError(
-                f"{self.name}: kind must be one of {get_args(Kind)}, not {self.kind!r}"
-            )
-        if self.kind == "continuous":
-            self._check_range()
-        else:
-            self._check_categories()
-
-    def _check_range(self) -> None:
-        if self.range is None or not (-math.inf < self.range[0] < self.range[1] < math.inf):
-            raise InputError(f"{self.name}: a finite, increasing range is needed, not {self.range}")
-        if self.categories:
-            raise InputError(f"{self.name}: a continuous variable has no categories")
-
-    def _check_categories(self) -> None:
-        if self.range is not None:
-            raise InputError(f"{self.name}: a {self.kind} variable has no range")
-        if self.kind == "binary" and len(self.categories) not in (0, 2):
-            raise InputError(f"{self.name}: a binary variable names 0 or 2 categories")
-        if self.kind == "categorical" and len(self.categories) < 2:
-            raise InputError(f"{self.name}: a categorical variable needs 2 categories or more")
-        if len(set(self.categories)) < len(self.categories):
-            raise InputError(f"{self.name}: categories repeat in {self.categories}")
+        _refuse(f"{self.name}: {fault}" for fault, found in faults.items() if found)
 
     @property
     def values(self) -> tuple[int, ...] | None:
         """The values of a discrete variable, ``None`` of a continuous one."""
-        if self.kind == "continuous":
-            return None
-        return tuple(range(max(2, len(self.categories))))
+        codes = tuple(range(max(2, len(self.categories))))
+        return None if self.kind == "continuous" else codes
 
     def check(self, value: float | str) -> float:
         """A value as a number, which is the code of a category; others are refused.
@@ -92,15 +79,14 @@ class Variable:
             ...
             cfcore.checks.InputError: sex takes one of (0, 1), not 2
         """
-        if isinstance(value, str):
-            if value not in self.categories:
-                raise InputError(f"{self.name} takes one of {self.categories}, not {value!r}")
-            return float(self.categories.index(value))
-        if self.kind != "continuous" and value not in self.values:
-            raise InputError(f"{self.name} takes one of {self.values}, not {value}")
-        if self.kind == "continuous" and not self.range[0] <= value <= self.range[1]:
+        text = isinstance(value, str)
+        known = self.categories if text else self.values
+        if known is None and not self.range[0] <= value <= self.range[1]:
             raise InputError(f"{self.name} lies in {list(self.range)}, not at {value}")
-        return float(value)
+        if known is not None and value not in known:
+            given = repr(value) if text else value
+            raise InputError(f"{self.name} takes one of {known}, not {given}")
+        return float(self.categories.index(value) if text else value)
 
 
 class CausalGraph(Mapping[str, Variable]):
@@ -124,12 +110,11 @@ class CausalGraph(Mapping[str, Variable]):
     def __init__(
         self, variables: Iterable[Variable], parents: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        given: dict[str, Variable] = {}
-        for variable in variables:
-            if variable.name in given:
-                raise InputError(f"duplicate variable {variable.name!r}")
-            given[variable.name] = variable
-        self._parents = _check_parents(given, parents or {})
+        variables, parents = list(variables), parents or {}
+        names = [variable.name for variable in variables]
+        _refuse(_faults_of_edges(names, parents))
+        given = dict(zip(names, variables, strict=True))
+        self._parents = {name: tuple(parents.get(name, ())) for name in names}
         self._variables = {name: given[name] for name in _topological(self._parents)}
 
     def __getitem__(self, name: str) -> Variable:
@@ -147,9 +132,8 @@ class CausalGraph(Mapping[str, Variable]):
         return len(self._variables)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, CausalGraph):
-            return NotImplemented
-        return self._variables == other._variables and self._parents == other._parents
+        same = isinstance(other, CausalGraph) and self._variables == other._variables
+        return same and self._parents == other._parents
 
     def __hash__(self) -> int:
         return hash((tuple(self._variables.values()), frozenset(self._parents.items())))
@@ -182,12 +166,11 @@ class CausalGraph(Mapping[str, Variable]):
 
         A named variable is among them only if another named one causes it.
         """
-        reached: set[str] = set()
-        sources = {self[name].name for name in names}
+        sources, reached = {self[name].name for name in names}, []
         for name in self:
-            if (sources | reached).intersection(self._parents[name]):
-                reached.add(name)
-        return tuple(name for name in self if name in reached)
+            if sources.union(reached).intersection(self._parents[name]):
+                reached.append(name)
+        return tuple(reached)
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> "CausalGraph":
@@ -195,9 +178,6 @@ class CausalGraph(Mapping[str, Variable]):
 
         Args:
             source: The path of a file; or the text itself, if it has several lines or braces.
-
-        Raises:
-            InputError: If it is no graph; the message names the file and the variable.
 
         Example:
             >>> graph = CausalGraph.from_yaml('''
@@ -216,101 +196,89 @@ class CausalGraph(Mapping[str, Variable]):
             root, found = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
             if not isinstance(found, dict):
                 raise InputError("a mapping of names to variables is needed")
-            names = [key.value for key, _ in root.value]
-            variables = [_variable(name, found.get(name)) for name in names]
+            variables = [_variable(key.value, found.get(key.value)) for key, _ in root.value]
             return cls(variables, {n: f["parents"] for n, f in found.items() if "parents" in f})
         except (yaml.YAMLError, UnicodeDecodeError, InputError) as error:
             raise InputError(f"{place}: {error}") from None
 
-    def to_yaml(self) -> str:
-        """The text that :meth:`from_yaml` reads."""
-        import yaml
-
-        found = {name: asdict(self[name]) | {"parents": self._parents[name]} for name in self}
-        given = {
-            name: {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items() if v}
-            for name, fields in found.items()
-        }
-        for name in self:
-            del given[name]["name"]
-        return yaml.safe_dump(given, sort_keys=False, default_flow_style=None, allow_unicode=True)
-
 
 def as_codes(values: Numbers, name: str, graph: CausalGraph | None) -> np.ndarray:
-    """Values of a variable as numbers: names of categories become codes, None becomes NaN.
+    """Values of a variable as numbers: names of categories become codes, missing ones NaN.
 
     Args:
         values: Numbers or text, shape (N,).
         name: The name of the variable.
-        graph: The graph that lists its categories; text is refused without one.
-
-    Returns:
-        Numbers, shape (N,).
-
-    Raises:
-        InputError: If a discrete variable does not take a value; the message has its row.
+        graph: The graph that lists its categories; text is refused without one, and a value that a
+            discrete variable does not take is refused by its row.
 
     Example:
         >>> site = Variable("site", "categorical", categories=("Oxford", "Lyon"))
         >>> as_codes(["Lyon", None], "site", CausalGraph([site]))
         array([ 1., nan])
     """
+    import pandas as pd
+
     variable = graph[name] if graph is not None and name in graph else None
     discrete = variable is not None and variable.kind != "continuous"
     codes = np.asarray(values)
     if codes.dtype.kind in "biuf" and not discrete:
         return codes
-    codes = codes.astype(object)
-    for row, value in enumerate(codes.tolist()):
+    codes = np.where(pd.isna(codes), math.nan, codes.astype(object))
+    for place, value in np.ndenumerate(codes):
         try:
-            if value is None or value != value:
-                codes[row] = math.nan
-            elif isinstance(value, str) and variable is None:
+            if isinstance(value, str) and variable is None:
                 raise InputError(f"{value!r} is text: pass graph=, which lists its categories")
-            elif discrete or isinstance(value, str):
-                codes[row] = variable.check(value)
+            if isinstance(value, str) or (discrete and value == value):
+                codes[place] = variable.check(value)
         except InputError as error:
-            raise InputError(error.problem, column=name, row=row) from None
+            raise InputError(error.problem, column=name, row=place[0]) from None
     return as_array(codes, name)
 
 
 def _variable(name: str, fields: object) -> Variable:
     """A variable from what YAML says of it."""
-    known = ("categories", "kind", "parents", "range", "units")
-    if not isinstance(fields, dict):
-        raise InputError(f"{name}: its kind is needed, such as {{kind: binary}}, not {fields!r}")
-    strange = [f"unknown key {key!r}" for key in fields if key not in known]
-    strange += [] if "kind" in fields else ["no kind"]
-    if strange:
-        raise InputError(f"{name}: {strange[0]}; a variable has {', '.join(known)}")
-    for key in ("categories", "range", "parents"):
-        if not isinstance(fields.get(key, []), list):
-            raise InputError(f"{name}: {key} is a list, not {fields[key]!r}")
-    for category in fields.get("categories", ()):
-        if not isinstance(category, str):
-            raise InputError(f"{name}: the category {category!r} is not text: put it in quotes")
-    ends = fields.get("range")
-    if ends is not None and [isinstance(end, int | float) for end in ends] != [True, True]:
-        raise InputError(f"{name}: range is two numbers, not {ends}")
-    ends = None if ends is None else (float(ends[0]), float(ends[1]))
+    _refuse(f"{name}: {fault}" for fault in _faults_of_fields(fields))
+    ends = tuple(map(float, fields["range"])) if "range" in fields else None
     categories, units = tuple(fields.get("categories", ())), fields.get("units", "")
     return Variable(name, fields["kind"], categories, ends, units)
 
 
-def _check_parents(
-    given: Mapping[str, Variable], parents: Mapping[str, Sequence[str]]
-) -> dict[str, tuple[str, ...]]:
+def _faults_of_fields(fields: object) -> Iterator[str]:
+    known = ("categories", "kind", "parents", "range", "units")
+    if not isinstance(fields, dict):
+        yield f"its kind is needed, such as {{kind: binary}}, not {fields!r}"
+    strange = [f"unknown key {key!r}" for key in fields if key not in known]
+    for fault in strange + ["no kind"] * ("kind" not in fields):
+        yield f"{fault}; a variable has {', '.join(known)}"
+    for key in ("categories", "range", "parents"):
+        if not isinstance(fields.get(key, []), list):
+            yield f"{key} is a list, not {fields[key]!r}"
+    for category in fields.get("categories", ()):
+        if not isinstance(category, str):
+            yield f"the category {category!r} is not text: put it in quotes"
+    ends = fields.get("range", [0, 1])
+    if [isinstance(end, int | float) for end in ends] != [True, True]:
+        yield f"range is two numbers, not {ends}"
+
+
+def _faults_of_edges(names: list[str], parents: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield from (f"duplicate variable {name!r}" for name in names if names.count(name) > 1)
     for child, causes in parents.items():
         if isinstance(causes, str):
-            raise InputError(f"the parents of {child!r} must be a sequence of names, not a string")
-        if child not in given:
-            raise InputError(f"parents are given for an unknown variable {child!r}")
+            yield f"the parents of {child!r} must be a sequence of names, not a string"
+        if child not in names:
+            yield f"parents are given for an unknown variable {child!r}"
         for cause in causes:
-            if cause not in given:
-                raise InputError(f"{child!r} has an unknown parent {cause!r}")
+            if cause not in names:
+                yield f"{child!r} has an unknown parent {cause!r}"
         if len(set(causes)) < len(causes):
-            raise InputError(f"{child!r} has a duplicate parent in {tuple(causes)}")
-    return {name: tuple(parents.get(name, ())) for name in given}
+            yield f"{child!r} has a duplicate parent in {tuple(causes)}"
+
+
+def _refuse(faults: Iterable[str]) -> None:
+    """Raise the first fault, if there is one."""
+    for fault in faults:
+        raise InputError(fault)
 
 
 def _topological(parents: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -319,7 +287,6 @@ def _topological(parents: Mapping[str, tuple[str, ...]]) -> list[str]:
         TopologicalSorter(parents).prepare()
     except CycleError as error:
         raise InputError(f"the graph has a cycle: {' -> '.join(error.args[1])}") from None
-
     order: list[str] = []
     while len(order) < len(parents):
         order.append(next(n for n in parents if n not in order and set(parents[n]) <= set(order)))

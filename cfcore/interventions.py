@@ -70,11 +70,8 @@ class Grid:
             >>> grid.values["site"].tolist(), grid.q.tolist()
             ([1.0, 2.0], [0.75, 0.25])
         """
-        for name, given in values.items() if graph is not None else ():
-            if name not in graph:
-                raise InputError(f"the graph has no variable {name!r}", column="grid")
-            for value in given:
-                graph[name].check(value)
+        if graph is not None:
+            values = {n: [graph[n].check(value) for value in own] for n, own in values.items()}
         codes = [as_codes(list(given), name, graph) for name, given in values.items()]
         atoms = torch.tensor(list(product(*codes)), dtype=torch.float32)
         grid = cls(dict(zip(values, atoms.unbind(dim=1), strict=True)), graph=graph)
@@ -127,9 +124,8 @@ class Grid:
             >>> grid.empirical({"sex": [0, 1, 1, 1]}).q.tolist()
             [0.25, 0.75]
         """
-        nearest = self.nearest(getattr(patients, "parents", patients))
-        weight = getattr(patients, "weight", None)
-        return self._counted(nearest, torch.ones(len(nearest)) if weight is None else weight)
+        parents, weight = getattr(patients, "parents", patients), getattr(patients, "weight", None)
+        return self._counted(parents, weight)
 
     def external(self, population: "pd.DataFrame", *, count: str = "count") -> "Grid":
         """The grid weighted by counts of another population.
@@ -141,12 +137,12 @@ class Grid:
         missing = [name for name in (*self.values, count) if name not in population]
         if missing:
             raise InputError(f"the population has no column {missing[0]!r}", column="q")
-        nearest = self.nearest({name: population[name] for name in self.values})
-        return self._counted(nearest, as_tensor(population[count], count, axes=1))
+        return self._counted(population, as_tensor(population[count], count, axes=1))
 
-    def _counted(self, nearest: Tensor, weight: Tensor) -> "Grid":
-        total = torch.zeros(len(self), dtype=torch.float64).index_add_(0, nearest, weight.double())
-        return self.weighted(total / total.sum())
+    def _counted(self, parents: Mapping[str, Numbers], weight: Tensor | None) -> "Grid":
+        weight = None if weight is None else weight.double()
+        counts = torch.bincount(self.nearest(parents), weight, minlength=len(self)).double()
+        return self.weighted(counts / counts.sum())
 
     def draws(self, patients: int, count: int, *, seed: int) -> dict[str, Tensor]:
         """Monte Carlo draws from q, a set of its own for each patient.

@@ -21,46 +21,30 @@ from tqdm import tqdm
 
 from cfcore.checks import InputError, check_count
 from cfcore.fingerprint import fingerprint
-from cfcore.generator import Effect, Generator, Noise, Parents, act
+from cfcore.generator import Effect, Generator, Noise, Parents, act, blaming, check_generator
 from cfcore.interventions import Grid
 from cfcore.marks import marked
 from cfcore.patients import Patients
 from cfcore.predictions import Predictions
-from cfcore.predictor import (
-    Labels,
-    Output,
-    Predictor,
-    blaming,
-    check_device,
-    check_generator,
-    check_predictors,
-    evaluating,
-    find_outputs,
-    logits,
-)
+from cfcore.predictor import Labels, Output, Predictor, check_device, evaluating, logits, outputs_of
 from cfcore.shards import Processes, Shards
 
-LOG = logging.getLogger(__name__)
-SHARD = 256  # patients that a kill can cost at most
-FIRST = 3  # logits before those of the worlds: observed, null, decoded without the residual
-CHECKED = 3  # patients of a finished shard that are computed again
-AGREEMENT = {False: 1e-3, True: 2e-2}  # of 1 + |logit|: in float32, in half precision on a GPU
+_LOG = logging.getLogger(__name__)
+_SHARD = 256  # patients that a kill can cost at most
+_FIRST = 3  # logits before those of the worlds: observed, null, decoded without the residual
+_CHECKED = 3  # patients of a finished shard that are computed again
+_AGREEMENT = {False: 1e-3, True: 2e-2}  # of 1 + |logit|: in float32, in half precision on a GPU
 MAX_IMAGES = 144  # in flight; small batches are fastest on a CPU, a GPU wants thousands
 Values = Mapping[str, Tensor]
 
 
 @dataclass
-class Job:
+class _Job:
     """What is to be computed.
 
     Attributes:
-        generator: Abducts, acts and predicts.
-        predictors: The predictors by name.
         outputs: The outputs of all predictors, in their order.
-        data: The patients.
         values: What the interventions set: (K,) for all patients, or (N, K), their own.
-        effect: Whether descendants of the intervened variables follow.
-        device: Where to compute.
         max_images: Images in flight; halved when memory runs out.
         workers: Processes that load images ahead.
     """
@@ -88,7 +72,7 @@ class Job:
 
     def shape(self, rows: np.ndarray) -> tuple[int, int, int]:
         """The shape of the logits of some patients: outputs, patients, and 3 + K."""
-        return len(self.outputs), len(rows), FIRST + self.worlds
+        return len(self.outputs), len(rows), _FIRST + self.worlds
 
     def images(self, rows: np.ndarray) -> str:
         """A hash of what the images of some patients are made of."""
@@ -107,76 +91,53 @@ class Job:
         return {name: fingerprint(part) for name, part in parts.items()}
 
 
-def repeat(tree: object, times: int) -> object:
+def _repeat(tree: object, times: int) -> object:
     """Repeat each patient of a tree of tensors, one copy for each world."""
     with blaming("repeating the noise, which must be tensors with a row for each patient,"):
         return tree_map(lambda leaf: leaf.repeat_interleave(times, dim=0), tree)
 
 
-def _decode(job: Job, noise: Noise, pa: Parents, do: Values) -> tuple[Tensor, Parents]:
-    """The images of b patients in k worlds, patient by patient, and their parents there.
+def _decode(job: _Job, noise: Noise, pa: Parents, do: Values) -> tuple[Tensor, Parents]:
+    """The images of b patients in k worlds, by ``do`` of shape (b, k), and their parents there.
 
-    Args:
-        job: The job.
-        noise: The noise of b patients.
-        pa: Their own parents, each of shape (b,).
-        do: What the worlds set, each of shape (b, k).
-
-    Returns:
-        Images, shape (b * k, C, ...), and parents, each of shape (b * k,).
+    Both are in one axis, patient by patient: (b * k, C, ...) and (b * k,).
     """
     times = next(iter(do.values())).shape[1]
-    pa = repeat(pa, times)
+    pa = _repeat(pa, times)
     flat = {name: values.reshape(-1) for name, values in do.items()}
     if job.effect == "total":
         flat = {name: pa[name] for name in job.held} | flat
     acted = act(job.generator, pa, flat, job.effect)
-    return _draw(job, repeat(noise, times), acted), acted
+    return _draw(job, _repeat(noise, times), acted), acted
 
 
-def _draw(job: Job, noise: Noise, pa: Parents) -> Tensor:
+def _draw(job: _Job, noise: Noise, pa: Parents) -> Tensor:
     """The images that the noise gives under the parents, one for each row."""
-    rows, name = len(next(iter(pa.values()))), f"{type(job.generator).__name__}.predict()"
-    with blaming(name, next(iter(pa.values()))):
+    like, name = next(iter(pa.values())), f"{type(job.generator).__name__}.predict()"
+    with blaming(name, like):
         images = job.generator.predict(noise, pa)
-    if not isinstance(images, Tensor) or len(images) != rows:
-        found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
-        raise InputError(
-            f"{name} gives {found} for {rows} rows of noise, not a tensor of as many images"
-        )
+    found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+    if found[:1] != (len(like),):
+        wanted = f"{len(like)} rows of noise, not a tensor of as many images"
+        raise InputError(f"{name} gives {found} for {wanted}")
     return images
 
 
-def _read(job: Job, x: Tensor, pa: Parents) -> Tensor:
+def _read(job: _Job, x: Tensor, pa: Parents) -> Tensor:
     """The logits of all outputs of all predictors, shape (outputs, images)."""
     x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
     counts = Counter(output.predictor for output in job.outputs)
     with torch.autocast("cuda") if x.is_cuda else nullcontext():
-        parts = [logits(name, g, counts[name], x, pa) for name, g in job.predictors.items()]
-    return torch.cat(parts)
+        return torch.cat([logits(n, g, counts[n], x, pa) for n, g in job.predictors.items()])
 
 
-def _without_residual(noise: Noise) -> Noise | None:
-    """The noise with its ``"residual"`` set to zero; None if it has no part of that name.
-
-    A generator that holds what it cannot explain reproduces every image under the null
-    intervention. What it does explain shows without the residual only.
-
-    Example:
-        >>> _without_residual({"z": torch.ones(1), "residual": torch.ones(1)})
-        {'z': tensor([1.]), 'residual': tensor([0.])}
-    """
-    if not isinstance(noise, Mapping) or not isinstance(noise.get("residual"), Tensor):
-        return None
-    return {**noise, "residual": torch.zeros_like(noise["residual"])}
-
-
-def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) -> Tensor:
+def _chunk_logits(job: _Job, x: Tensor, pa: Parents, index: Tensor, do: Values) -> Tensor:
     """Observed, null, decoded and counterfactual logits of some patients.
 
-    The null world is decoded like any other, with each patient's own values. The observed images,
-    and those decoded without their residual, are read along with the first of the worlds: small
-    batches are slow.
+    The null world is decoded like any other, with each patient's own values. A generator that holds
+    what it cannot explain, the ``"residual"`` of its noise, reproduces every image there; what it
+    does explain shows in images decoded without. These, and the observed ones, are read along with
+    the first of the worlds: small batches are slow.
 
     Args:
         job: The job.
@@ -186,12 +147,13 @@ def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) ->
         do: What the worlds set, each of shape (b, K).
 
     Returns:
-        Logits, shape (outputs, b, 3 + K); the third is NaN if the noise has no residual.
+        Shape (outputs, b, 3 + K); the decoded ones are NaN if the noise has no residual.
     """
     with blaming(f"{type(job.generator).__name__}.abduct()", x):
         noise = job.generator.abduct(x, pa, index=index)
-    bare = _without_residual(noise)
-    own = [x] if bare is None else [x, _draw(job, bare, pa)]
+    own, residual = [x], noise.get("residual") if isinstance(noise, Mapping) else None
+    if isinstance(residual, Tensor):
+        own.append(_draw(job, {**noise, "residual": torch.zeros_like(residual)}, pa))
     do = {name: torch.cat((pa[name][:, None], values), dim=1) for name, values in do.items()}
     parts: list[Tensor] = []
     for some in torch.arange(job.worlds + 1).split(max(1, job.max_images // len(x))):
@@ -204,13 +166,13 @@ def chunk_logits(job: Job, x: Tensor, pa: Parents, index: Tensor, do: Values) ->
             first, found = found.tensor_split((len(own) * len(x),), dim=1)
             parts += first.split(len(x), dim=1)
         parts += found.unflatten(1, (len(x), -1)).unbind(dim=2)
-    if bare is None:
+    if len(own) == 1:
         parts.insert(1, torch.full_like(parts[0], torch.nan))
     observed, decoded, null, *worlds = parts
     return torch.stack((observed, null, decoded, *worlds), dim=2)
 
 
-def _shard_logits(job: Job, rows: np.ndarray, bar: tqdm) -> Tensor:
+def _shard_logits(job: _Job, rows: np.ndarray, bar: tqdm) -> Tensor:
     """Logits of one shard of patients on the CPU, shape (outputs, len(rows), 3 + K).
 
     When memory runs out, the images in flight are halved and the shard begins again.
@@ -227,77 +189,47 @@ def _shard_logits(job: Job, rows: np.ndarray, bar: tqdm) -> Tensor:
             bar.write(f"out of memory: going on with {job.max_images} images in flight")
 
 
-def _chunks(job: Job, rows: np.ndarray, bar: tqdm) -> Iterator[Tensor]:
+def _chunks(job: _Job, rows: np.ndarray, bar: tqdm) -> Iterator[Tensor]:
     """Logits of as many whole patients as memory allows, chunk by chunk, where they were made."""
-    data = job.data.take(rows)
-    index = data.index.to(job.device)
+    data, to = job.data.take(rows), job.device
+    index = data.index.to(to)
     for batch in data.batches(max(1, job.max_images // (job.worlds + 1)), workers=job.workers):
-        pa = {name: values.to(job.device) for name, values in batch.pa.items()}
-        own = torch.as_tensor(rows[batch.rows])
-        do = {
-            name: (values[own] if values.ndim == 2 else values.expand(len(own), -1)).to(job.device)
-            for name, values in job.values.items()
-        }
-        x = batch.x.to(job.device)
-        yield chunk_logits(job, x, _fill_in(job.generator, x, pa), index[batch.rows], do)
+        own, x = torch.as_tensor(rows[batch.rows]), batch.x.to(to)
+        each = {n: v[own] if v.ndim == 2 else v.expand(len(own), -1) for n, v in job.values.items()}
+        pa, do = ({n: v.to(to) for n, v in values.items()} for values in (batch.pa, each))
+        yield _chunk_logits(job, x, _fill_in(job.generator, x, pa), index[batch.rows], do)
         bar.update(len(own) * (2 + job.worlds))
 
 
-def shard_rows(rows: np.ndarray) -> list[np.ndarray]:
-    """The rows of each shard."""
-    return [rows[start : start + SHARD] for start in range(0, len(rows), SHARD)]
+def _first(bad: Tensor, job: _Job, rows: np.ndarray) -> tuple[tuple[int, ...], str, str]:
+    """The place of the first bad logit, its predictor and its patient, of some rows."""
+    place = tuple(bad.nonzero()[0].tolist())
+    return place, job.outputs[place[0]].key, job.data.patient[rows[place[1]]]
 
 
-def _finished(job: Job, rows: np.ndarray, shards: Shards) -> list[Tensor | None]:
-    """The shards of earlier runs, None for those to be computed.
-
-    All are read, and some patients of each are computed again, before anything else is, so that a
-    damaged shard, or one of other models, shows at once.
-    """
-    pieces = shard_rows(rows)
-    parts = [
-        shards.read(number, job.shape(some), job.images(some)) if shards.has(number) else None
-        for number, some in enumerate(pieces)
-    ]
-    if any(part is None for part in parts):
-        shards.check_writable(job.shape(rows[:SHARD]))
-    for number, (some, part) in enumerate(zip(pieces, parts, strict=True)):
-        if part is not None:
-            check_kept(job, some, part, shards, number)
-    return parts
-
-
-def check_kept(job: Job, rows: np.ndarray, kept: Tensor, shards: Shards, number: int) -> None:
+def _check_kept(job: _Job, rows: np.ndarray, kept: Tensor, shards: Shards, number: int) -> None:
     r"""Refuse a shard whose logits are not what generator and predictors give today.
 
     The first, the middle and the last patient are computed again. A logit :math:`l` agrees if it is
     within :math:`10^{-3} (1 + |l|)`, or twenty times that if a GPU had a part in it, which
     computes in half precision: another number of threads or another device passes.
-
-    Args:
-        job: The job.
-        rows: The patients of the shard.
-        kept: Its logits, shape (outputs, patients, 3 + K).
-        shards: The shards.
-        number: Its number.
     """
-    some = np.unique(np.linspace(0, len(rows) - 1, CHECKED).astype(int))
+    some = np.unique(np.linspace(0, len(rows) - 1, _CHECKED).astype(int))
     with tqdm(disable=True) as bar:
         now = _shard_logits(replace(job, workers=0), rows[some], bar)
-    then, near = kept[:, some], AGREEMENT[shards.half]
+    then, near = kept[:, some], _AGREEMENT[shards.half]
     wrong = ~torch.isclose(now, then, rtol=near, atol=near, equal_nan=True)
     if wrong.any():
-        g, row, column = wrong.nonzero()[0].tolist()
-        name, patient = job.outputs[g].key, job.data.patient[rows[some[row]]]
+        at, name, patient = _first(wrong, job, rows[some])
         raise InputError(
-            f"{shards.path(number)}: predictor {name!r} gives {now[g, row, column]:.4g} for "
-            f"patient {patient!r}, but gave {then[g, row, column]:.4g} when the shard was made: "
-            "generator, predictors or data have changed, or are random; choose another folder, or "
-            "remove this one to begin again"
+            f"{shards.path(number)}: predictor {name!r} gives {now[at]:.4g} for patient "
+            f"{patient!r}, but gave {then[at]:.4g} when the shard was made: generator, predictors "
+            "or data have changed, or are random; choose another folder, or remove this one to "
+            "begin again"
         )
 
 
-def _new_shard(job: Job, number: int, rows: np.ndarray, shards: Shards, bar: tqdm) -> Tensor:
+def _new_shard(job: _Job, number: int, rows: np.ndarray, shards: Shards, bar: tqdm) -> Tensor:
     """Compute and keep one shard, if there is room to keep it and every logit is a number.
 
     What the images are is noted before they are read: should one be replaced meanwhile, the shard
@@ -309,11 +241,8 @@ def _new_shard(job: Job, number: int, rows: np.ndarray, shards: Shards, bar: tqd
     bad = ~part.isfinite()
     bad[:, :, 2] = False  # none without a residual
     if bad.any():
-        g, row, column = bad.nonzero()[0].tolist()
-        raise InputError(
-            f"predictor {job.outputs[g].key!r} gives {part[g, row, column].item()} for patient "
-            f"{job.data.patient[rows[row]]!r}"
-        )
+        at, name, patient = _first(bad, job, rows)
+        raise InputError(f"predictor {name!r} gives {part[at].item()} for patient {patient!r}")
     shards.write(number, part, images)
     return part
 
@@ -339,9 +268,8 @@ def marginalise(
 
     Under ``torchrun`` each process takes every n-th patient, and all return the whole result.
 
-    Parents that are missing are imputed by a generator that can, such as one trained on partly
-    labelled images. The provenance then says, under ``"imputed"``, how many values of each; the
-    predictions hold the parents as recorded.
+    Missing parents are imputed by a generator that can; ``provenance["imputed"]`` then counts them,
+    and the predictions hold the parents as recorded.
 
     Args:
         generator: Abducts and predicts, and perhaps acts; on ``device`` already.
@@ -356,15 +284,12 @@ def marginalise(
             order. The provenance names the label, and of several outputs all.
         effect: ``"direct"`` holds the other parents, ``"total"`` lets descendants follow; a parent
             that is a label too is held under both, unless it is intervened on.
-        draws: Instead of the whole grid, this many draws from q for each patient.
-        seed: The seed of the draws.
-        device: Where to compute.
+        draws: Instead of the whole grid, this many draws from q for each patient, by ``seed``.
         max_images: Images in flight: what bounds the memory.
         resume_dir: Where to keep finished shards; with the same inputs, a later call goes on there.
-            Other inputs are refused: they are hashed, and some patients of each shard are computed
-            again (:func:`check_kept`).
+            Other inputs are refused: they are hashed, and three patients of each shard are computed
+            again.
         workers: Processes that load images ahead.
-        progress: Whether to show a progress bar.
         provenance: What to remember with the predictions.
 
     Returns:
@@ -372,10 +297,8 @@ def marginalise(
         ``"predictor:label"``.
 
     Raises:
-        InputError: If an image cannot be read, a predictor returns a value that is not a number, or
-            ``resume_dir`` holds something else; the message names the file or the patient. If a
-            parent is missing that the generator needs and cannot impute, or a predictor of another
-            variable comes without labels.
+        InputError: If anything given cannot be right, an image cannot be read, a predictor gives no
+            number, or ``resume_dir`` holds something else; the message names file or patient.
         OSError: If ``resume_dir`` cannot be written to, which is tried before each shard.
 
     Example:
@@ -391,124 +314,105 @@ def marginalise(
         tensor([0.5000, 0.5000, 0.5000])
     """
     check_count(max_images, "max_images")
-    check_predictors(predictors)
     check_generator(generator)
     for name, given, kind in (("data", data, Patients), ("grid", grid, Grid)):
         if not isinstance(given, kind):
             problem = f"must be a {kind.__name__}, not a {type(given).__name__}"
             raise InputError(problem, column=name)
+    if data.weight is not None:
+        problem = "metrics would ignore the weights; give them to Grid.empirical, and not here"
+        raise InputError(problem, column="data.weight")
     if effect not in get_args(Effect):
         raise InputError(f"is 'direct' or 'total', not {effect!r}", column="effect")
-    outputs, device = find_outputs(predictors, data, labels), check_device(device)
+    outputs, device = outputs_of(predictors, data, labels), check_device(device)
     facts = dict(provenance or {}) | marked(data.restricted)
-    imputed = _count_imputed(generator, data)
+    imputed = _count_imputed(generator, data, grid.values)
     if imputed:
-        LOG.info("imputed from the image: %s", _tell(imputed))
+        _LOG.info("imputed from the image: %s", _tell(imputed))
         facts = {"imputed": imputed} | facts
     values = dict(grid.values) if draws is None else grid.draws(len(data), draws, seed=seed)
-    _check_recorded(values, data, generator)
-    job = Job(generator, predictors, outputs, data, values, effect, device, max_images, workers)
+    job = _Job(generator, predictors, outputs, data, values, effect, device, max_images, workers)
     with evaluating(generator, *predictors.values()):
-        found = _all_logits(job, resume_dir, progress)
+        found = _all_logits(job, Path(resume_dir) if resume_dir else None, progress)
     return _collect(job, found, grid.q if draws is None else None, facts)
 
 
-def _check_recorded(values: Values, data: Patients, generator: Generator) -> None:
-    """Refuse interventions on variables that were not recorded, of which the null world is one."""
-    imputes = getattr(generator, "imputes", False)
-    for name in values:
-        found = data.parents.get(name)
-        missing = torch.ones(len(data)).bool() if found is None else found.isnan()
-        if missing.all() and not (imputes and found is not None):
+def _count_imputed(generator: Generator, data: Patients, grid: Values) -> dict[str, int]:
+    """How many values of each parent are missing and will be filled in; refused if they cannot be.
+
+    A generator says by ``names`` which parents it needs and by ``imputes`` whether it can fill them
+    in from the image. One that says nothing is given what is recorded, NaN and all: an oracle, or a
+    generator that reads no parents. Variables of the grid are needed too: the null world sets them.
+    """
+    names = getattr(generator, "names", ())
+    filled = names if getattr(generator, "imputes", False) else ()
+    missing = {n: data.parents[n].isnan() for n in (*names, *grid) if n in data.parents}
+    for name in grid:
+        if name not in missing or (missing[name].all() and name not in filled):
             known = ", ".join(n for n, v in data.parents.items() if not v.isnan().all())
             raise InputError(f"the data have no such parent, only {known}", column=f"grid.{name}")
-        if missing.any() and not imputes:
-            raise InputError(
-                f"not recorded of {int(missing.sum())} rows, the first of patient "
-                f"{data.patient[int(missing.nonzero()[0])]!r}; leave such rows out",
-                column=f"grid.{name}",
-            )
-
-
-def _count_imputed(generator: Generator, data: Patients) -> dict[str, int]:
-    """How many values of each parent a generator has to fill in, of those that miss some.
-
-    A generator says by ``names`` which parents it needs and by ``imputes`` whether it can fill
-    them in from the image. One that says nothing is given what is recorded, NaN and all: an oracle,
-    or a generator that reads no parents.
-
-    Raises:
-        InputError: If a parent that is needed is missing and cannot be filled in.
-    """
-    needed = [name for name in getattr(generator, "names", ()) if name in data.parents]
-    missing = {name: data.parents[name].isnan() for name in needed}
     counts = {name: int(rows.sum()) for name, rows in missing.items() if rows.any()}
-    if counts and not getattr(generator, "imputes", False):
-        row = min(int(missing[name].nonzero()[0]) for name in counts)
-        raise InputError(
+    absent = [name for name in counts if name not in filled]
+    if absent:
+        row = min(int(missing[name].nonzero()[0]) for name in absent)
+        problem = (
             f"parents are missing ({_tell(counts)}; the first for patient {data.patient[row]!r}), "
             f"and {type(generator).__name__} cannot impute them: leave such rows out, or use a "
-            "generator trained on partly labelled images",
-            column=next(iter(counts)),
-            row=row,
+            "generator trained on partly labelled images"
         )
+        raise InputError(problem, column=absent[0], row=row)
     return counts
 
 
 def _tell(counts: Mapping[str, int]) -> str:
-    """Counts in words.
-
-    Example:
-        >>> _tell({"sex": 3, "age": 1})
-        'sex of 3 rows, age of 1 row'
-    """
+    """Counts in words: sex of 3 rows, age of 1 row."""
     return ", ".join(f"{name} of {n:,} row{'s' * (n != 1)}" for name, n in counts.items())
 
 
 def _fill_in(generator: Generator, x: Tensor, pa: Parents) -> Parents:
     """The parents of some images, with missing ones filled in by a generator that imputes."""
-    names = [name for name in getattr(generator, "names", ()) if name in pa]
-    if not getattr(generator, "imputes", False) or not any(pa[n].isnan().any() for n in names):
+    known = {name: pa[name] for name in getattr(generator, "names", ()) if name in pa}
+    if not getattr(generator, "imputes", False) or not any(v.isnan().any() for v in known.values()):
         return pa
-    return {**pa, **generator.impute(x, {name: pa[name] for name in names})}
+    return {**pa, **generator.impute(x, known)}
 
 
-def _all_logits(job: Job, folder: str | Path | None, progress: bool) -> Tensor:
-    """The logits of everyone, shape (outputs, N, 3 + K), from finished shards or anew."""
+def _all_logits(job: _Job, folder: Path | None, progress: bool) -> Tensor:
+    """The logits of everyone, shape (outputs, N, 3 + K), from finished shards or anew.
+
+    Finished shards are all read, and some patients of each computed again, before anything else is,
+    so that a damaged one, or one of other models, shows at once.
+    """
     processes = Processes.current(job.device)
     rows = np.arange(processes.rank, len(job.data), processes.size)
     shards = Shards(folder, job.fingerprint() if folder else {}, processes, job.data.restricted)
-    parts, images = _finished(job, rows, shards), 2 + job.worlds
+    pieces = dict(enumerate(rows[start : start + _SHARD] for start in range(0, len(rows), _SHARD)))
+    done = {number: some for number, some in pieces.items() if shards.has(number)}
+    parts = {n: shards.read(n, job.shape(some), job.images(some)) for n, some in done.items()}
+    if len(done) < len(pieces):
+        shards.check_writable(job.shape(rows[:_SHARD]))
+    for number, some in done.items():
+        _check_kept(job, some, parts[number], shards, number)
+    images = 2 + job.worlds
     whole = {"total": len(rows) * images, "unit": " images", "unit_scale": True}
     with tqdm(**whole, disable=not progress) as bar:
-        for number, some in enumerate(shard_rows(rows)):
-            if parts[number] is None:
-                parts[number] = _new_shard(job, number, some, shards, bar)
-            else:
-                bar.update(len(some) * images)
-    empty = torch.zeros(job.shape(rows[:0]))
-    return processes.gather(torch.cat([empty, *parts], dim=1), len(job.data))
+        bar.update(images * sum(map(len, done.values())))
+        for number in sorted(pieces.keys() - done.keys()):
+            parts[number] = _new_shard(job, number, pieces[number], shards, bar)
+    found = [torch.zeros(job.shape(rows[:0])), *(parts[number] for number in pieces)]
+    return processes.gather(torch.cat(found, dim=1), len(job.data))
 
 
 def _collect(
-    job: Job, found: Tensor, q: Tensor | None, facts: Mapping[str, object]
+    job: _Job, found: Tensor, q: Tensor | None, facts: Mapping[str, object]
 ) -> dict[str, Predictions]:
     """The predictions of each output from all logits, shape (outputs, N, 3 + K)."""
-    made = {}
+    made, parents, patient = {}, job.data.parents, job.data.patient
     for output, own in zip(job.outputs, found, strict=True):
-        observed, null, decoded = own[:, :FIRST].T.contiguous().unbind()
+        observed, null, decoded = own[:, :_FIRST].T.contiguous().unbind()
+        decoded = decoded if decoded.isfinite().all() else None
         known = {"predictor": output.predictor, "label": output.label, "effect": job.effect}
-        known |= {"outputs": output.among} if output.among else {}
-        made[output.key] = Predictions(
-            logit_obs=observed,
-            logit_null=null,
-            logit_decoded=decoded if decoded.isfinite().all() else None,
-            logit_cf=own[:, FIRST:].clone(),
-            grid=job.values,
-            q=q,
-            y=output.y,
-            parents=job.data.parents,
-            patient=job.data.patient,
-            provenance=known | facts,
-        )
+        known |= ({"outputs": output.among} if output.among else {}) | facts
+        rest = (job.values, q, output.y, parents, patient, known, null, decoded)
+        made[output.key] = Predictions(observed, own[:, _FIRST:].clone(), *rest)
     return made

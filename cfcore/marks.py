@@ -14,8 +14,8 @@ from pathlib import Path
 
 from cfcore.checks import InputError
 
-PREFIX = "cfcore-restricted:"
-MARK = re.compile(rf"{PREFIX}([a-z0-9_-]+)".encode())
+_PREFIX = "cfcore-restricted:"
+_MARK = re.compile(rf"{_PREFIX}([a-z0-9_-]+)".encode())
 
 _announced: set[str] = set()
 
@@ -23,17 +23,14 @@ _announced: set[str] = set()
 def marked(sources: Iterable[str]) -> dict[str, list[str]]:
     """The entry of a manifest that says what an artefact was made of; none without sources.
 
-    Args:
-        sources: Names of small letters, digits, ``_`` and ``-``.
-
     Example:
         >>> marked([]), list(marked(["ward-7"]))
         ({}, ['restricted'])
     """
-    marks = [PREFIX + name for name in sorted(set(sources))]
+    marks = [_PREFIX + name for name in sorted(set(sources))]
     for mark in marks:
-        if not MARK.fullmatch(mark.encode()):
-            raise InputError(f"{mark.removeprefix(PREFIX)!r} cannot name a source")
+        if not _MARK.fullmatch(mark.encode()):
+            raise InputError(f"{mark.removeprefix(_PREFIX)!r} cannot name a source")
     return {"restricted": marks} if marks else {}
 
 
@@ -49,21 +46,14 @@ def sources_in(content: bytes) -> list[str]:
         >>> sources_in(f"... {marked(['ward-7'])} ...".encode()), sources_in(b"...")
         (['ward-7'], [])
     """
-    return sorted({found.decode() for found in MARK.findall(content)})
+    return sorted({found.decode() for found in _MARK.findall(content)})
 
 
 def check_place(path: str | Path, sources: Iterable[str]) -> None:
-    """Refuse to write what may not be shared where git would track it.
+    """Refuse to write what may not be shared, by its sources, where git would track it.
 
     Outside a repository anything may be written; inside, only what git ignores. Where git cannot
     be asked, a repository tracks everything.
-
-    Args:
-        path: The file to be written; its folder need not exist.
-        sources: What it was made of; nothing is refused if there are none.
-
-    Raises:
-        InputError: If git would track it; the message says where to write instead.
 
     Example:
         >>> check_place(getfixture("tmp_path") / "a.ipynb", ["ward-7"])  # no repository
@@ -97,30 +87,22 @@ def announce(sources: Iterable[str]) -> None:
 
     A cell that shows images or patients thus carries the mark itself, however the notebook is
     executed, and into whatever notebook or page it is copied.
-
-    Args:
-        sources: What was read.
     """
     notebook = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     new = set(sources) - _announced
-    if notebook is None or not new:
-        return
-    if not _announced:
-        notebook.events.register("post_run_cell", _show)
-    _announced.update(new)
+    if notebook is not None and new:
+        if not _announced:
+            notebook.events.register("post_run_cell", _show)
+        _announced.update(new)
 
 
 def _show(_: object = None) -> None:
     from IPython.display import display
 
-    words = " ".join(PREFIX + name for name in sorted(_announced))
+    words = " ".join(*marked(_announced).values())
     display({"text/plain": f"Made from real patients, not to be shared: {words}"}, raw=True)
 
 
 def announced(manifest: object) -> None:
-    """Announce what a manifest says that an artefact was made of.
-
-    Args:
-        manifest: Anything with the marks in its text, such as a dictionary made by :func:`marked`.
-    """
+    """Announce what a manifest, or anything with marks in its text, says it was made of."""
     announce(sources_in(str(manifest).encode()))

@@ -20,6 +20,8 @@ from cfcore.extras import needs
 from cfcore.graph import CausalGraph, as_codes
 
 Rows = int | slice | Sequence[int] | np.ndarray | Tensor | pd.Index
+_Map, _Ids, _Weight = Mapping[str, Numbers], Sequence[object] | None, Numbers | None
+Columns = Mapping[str, Sequence[object]] | pd.DataFrame | None
 Source = Callable[[np.ndarray], Tensor]
 """Rows, shape (B,), to images, float32 in [0, 1], shape (B, C, H, W) or (B, C, D, H, W)."""
 
@@ -48,8 +50,7 @@ class Patients:
         columns: Further columns by name, to group by or to take labels from.
 
     Attributes:
-        parents: float32 tensors, each of shape (N,).
-        labels: float32 tensors, each of shape (N,).
+        parents: float32 tensors, each of shape (N,); so are ``labels``.
         patient: The identifiers, as text.
         columns: A frame with the index 0, ..., N - 1.
         restricted: The sources that may not be shared (:mod:`cfcore.marks`).
@@ -67,58 +68,45 @@ class Patients:
     def __init__(
         self,
         images: Tensor | np.ndarray | Source,
-        parents: Mapping[str, Numbers],
-        labels: Mapping[str, Numbers] | None = None,
-        patient: Sequence[object] | None = None,
+        parents: _Map,
+        labels: _Map | None = None,
+        patient: _Ids = None,
         *,
-        weight: Numbers | None = None,
-        columns: Mapping[str, Sequence[object]] | pd.DataFrame | None = None,
+        weight: _Weight = None,
+        columns: Columns = None,
     ) -> None:
         self._source = images if callable(images) else Stored(torch.as_tensor(images))
-        self._describe(parents, labels or {}, patient, weight, columns)
+        self._describe(parents, labels or {}, patient, columns, weight)
         self._rows = np.arange(len(self))
         if isinstance(self._source, Stored) and len(self._source.images) != len(self):
             raise InputError(f"{len(self._source.images)} images for {len(self)} rows")
 
     def _describe(
-        self,
-        parents: Mapping[str, Numbers],
-        labels: Mapping[str, Numbers],
-        patient: Sequence[object] | None = None,
-        weight: Numbers | None = None,
-        columns: Mapping[str, Sequence[object]] | pd.DataFrame | None = None,
+        self, parents: _Map, labels: _Map, patient: _Ids, columns: Columns, weight: _Weight = None
     ) -> None:
         """Check and keep all but the images."""
         self.parents = {name: as_tensor(v, name, axes=1).float() for name, v in parents.items()}
         self.labels = {name: as_tensor(v, name, axes=1).float() for name, v in labels.items()}
-        rows = {**self.labels, **self.parents, "weight": weight, "patient": patient}
-        rows |= {} if columns is None else dict(columns)
+        columns = {} if columns is None else columns
+        rows = {**self.labels, **self.parents, "weight": weight, "patient": patient} | dict(columns)
         counts = {name: len(values) for name, values in rows.items() if values is not None}
         if not counts:
             raise InputError("a parent, a label or the patients are needed, to count the rows")
-        (first, count), *_ = counts.items()
-        for name in counts:
-            if counts[name] != count:
-                raise InputError(f"has {counts[name]} rows, but {first} has {count}", column=name)
+        (first, count), *others = counts.items()
+        for name, found in others:
+            if found != count:
+                raise InputError(f"has {found} rows, but {first} has {count}", column=name)
         for name, y in self.labels.items():
             check_labels(y.nan_to_num(0), name)
-            self._check_agreement(name, y)
+            _check_agreement(y, self.parents.get(name, y), name)
         self.patient = [str(name) for name in (range(count) if patient is None else patient)]
         self.weight = None if weight is None else as_tensor(weight, "weight", axes=1).double()
         if weight is not None:
             check_range(self.weight, "weight", 0, np.inf, "a weight: finite and not negative")
         if not isinstance(columns, pd.DataFrame):
-            given = {name: list(values) for name, values in (columns or {}).items()}
-            columns = pd.DataFrame(given, index=range(count))
+            columns = {name: list(values) for name, values in columns.items()}
+            columns = pd.DataFrame(columns, index=range(count))
         self.columns = columns.reset_index(drop=True)
-
-    def _check_agreement(self, name: str, y: Tensor) -> None:
-        other = self.parents.get(name, y)
-        differ = (y != other) & ~(y.isnan() & other.isnan())
-        if differ.any():
-            row = int(differ.nonzero()[0])
-            pair = f"{shown(y[row].item())} as a label, but {shown(other[row].item())} as a parent"
-            raise InputError(pair, column=name, row=row)
 
     @classmethod
     def from_table(
@@ -150,30 +138,24 @@ class Patients:
             The patients; all other columns are kept as ``columns``.
         """
         path = None if isinstance(table, pd.DataFrame) else Path(table)
-        texts = {image: str} | ({patient: str} if patient else {})
+        names, place = [image, patient] if patient else [image], path or "the table"
+        texts = dict.fromkeys(names, str)
         frame = table.reset_index(drop=True) if path is None else pd.read_csv(path, dtype=texts)
-        wanted = [image, *parents, *labels, *([patient] if patient else ())]
-        absent = [name for name in wanted if name not in frame]
-        if absent:
-            raise InputError(
-                f"{path or 'the table'} has no column {absent[0]!r}, but {list(frame)}"
-            )
-        for name in (image, patient):
-            if name and frame[name].isna().any():
+        for name in (*names, *parents, *labels):
+            if name not in frame:
+                raise InputError(f"{place} has no column {name!r}, but {list(frame)}")
+        for name in names:
+            if frame[name].isna().any():
                 raise InputError("is missing", column=name, row=int(frame[name].isna().argmax()))
         root = Path(root or (path.parent if path else "."))
         if root.suffix == ".npz":
             source = _archived(root, frame[image], size)
         else:
             files = [str(root / str(name)) for name in frame[image]]
-            source = Files(files, size, lambda row: f"{path or 'the table'} row {row}")
-        return cls(
-            source,
-            {name: as_codes(frame[name], name, graph) for name in parents},
-            {name: as_codes(frame[name], name, graph) for name in labels},
-            frame[patient] if patient else None,
-            columns=frame,
-        )
+            source = Files(files, size, lambda row: f"{place} row {row}")
+        codes = {name: as_codes(frame[name], name, graph) for name in (*parents, *labels)}
+        given = ({name: codes[name] for name in part} for part in (parents, labels))
+        return cls(source, *given, frame[patient] if patient else None, columns=frame)
 
     def __len__(self) -> int:
         return len(self.patient)
@@ -231,15 +213,11 @@ class Patients:
             size: Rows in a batch; the last one may be smaller.
             workers: Worker processes that read; 0 reads here.
             progress: The title of a progress bar, shown on a terminal.
-
-        Yields:
-            Row numbers, images and parents.
         """
         chunks = [rows.numpy() for rows in torch.arange(len(self)).split(size)] if len(self) else []
+        options = {"sampler": chunks, "num_workers": workers}
         # With a generator of its own the loader leaves the global random state alone.
-        loader = DataLoader(
-            self, batch_size=None, sampler=chunks, num_workers=workers, generator=torch.Generator()
-        )
+        loader = DataLoader(self, batch_size=None, generator=torch.Generator(), **options)
         with tqdm(total=len(self), desc=progress, disable=None if progress else True) as bar:
             for rows, x in zip(chunks, loader, strict=True):
                 yield Batch(rows, x, {name: values[rows] for name, values in self.parents.items()})
@@ -259,26 +237,22 @@ class Stored:
     size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.images.ndim not in (3, 4, 5):
-            raise InputError(f"images have shape {tuple(self.images.shape)}, expected (N, C, H, W)")
-        if self.images.dtype == torch.uint8 or not self.images.numel():
-            return
-        found = str(self.images.dtype)
-        if self.images.is_floating_point():
-            low, high = self.images.min().item(), self.images.max().item()
-            if 0 <= low <= high <= 1:
-                return
-            found += f" from {low:g} to {high:g}"
-        raise InputError(f"images are {found}; give uint8, or floating point from 0 to 1")
+        x, kind = self.images, str(self.images.dtype)
+        if x.ndim not in (3, 4, 5):
+            raise InputError(f"images have shape {tuple(x.shape)}, expected (N, C, H, W)")
+        good = x.dtype == torch.uint8 or not x.numel()
+        if x.is_floating_point() and x.numel():
+            low, high = x.min().item(), x.max().item()
+            good, kind = 0 <= low <= high <= 1, f"{kind} from {low:g} to {high:g}"
+        if not good:
+            raise InputError(f"images are {kind}; give uint8, or floating point from 0 to 1")
 
     def __call__(self, rows: np.ndarray) -> Tensor:
         x = as_images(self._taken(rows))
         size = x.shape[2:] if self.size is None else (self.size,) * (x.ndim - 2)
-        if x.shape[2:] == size:
-            return x
-        return (
-            interpolate(x, size=size, mode="area") if len(x) else x.new_zeros(0, x.shape[1], *size)
-        )
+        if not len(x):
+            return x.new_zeros(0, x.shape[1], *size)
+        return x if x.shape[2:] == size else interpolate(x, size=size, mode="area")
 
     def fingerprint(self, rows: np.ndarray) -> str:
         """A hash of the images and of the target size."""
@@ -315,12 +289,11 @@ class Files:
         if not len(rows):
             return torch.zeros(0, 1, self.size or 0, self.size or 0)
         images = [self.pixels(row) for row in rows]
+        first, same = self.paths[rows[0]], images[0].shape
         for row, image in zip(rows, images, strict=True):
-            if image.shape != images[0].shape:
-                raise InputError(
-                    f"{self.paths[row]} has shape {image.shape}, {self.paths[rows[0]]} has "
-                    f"{images[0].shape}: load with size=... to make them equal"
-                )
+            if image.shape != same:
+                shapes = f"{self.paths[row]} has shape {image.shape}, {first} has {same}"
+                raise InputError(f"{shapes}: load with size=... to make them equal")
         return as_images(np.stack(images))
 
     def pixels(self, row: int) -> np.ndarray:
@@ -331,18 +304,14 @@ class Files:
         except FileNotFoundError as error:
             raise InputError(f"{path} is missing; it is listed in {self.place(row)}.") from error
         except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(
-                f"{path} cannot be decoded ({error}); it is listed in {self.place(row)}. "
-                f"{self.advice}"
-            ) from error
+            place = f"it is listed in {self.place(row)}. {self.advice}"
+            raise InputError(f"{path} cannot be decoded ({error}); {place}") from error
 
     def fingerprint(self, rows: np.ndarray) -> str:
         """A hash of names, sizes and modification times of the files and of the target size."""
-        digest = hashlib.sha256(repr(self.size).encode())
-        for row in rows:
-            status = Path(self.paths[row]).stat()
-            digest.update(f"{self.paths[row]}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-        return digest.hexdigest()
+        found = [(path, Path(path).stat()) for path in (self.paths[row] for row in rows)]
+        lines = [f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n" for path, status in found]
+        return hashlib.sha256("".join((repr(self.size), *lines)).encode()).hexdigest()
 
 
 def decode(path: Path, size: int | None = None, *, grey: bool = False) -> np.ndarray:
@@ -355,17 +324,14 @@ def decode(path: Path, size: int | None = None, *, grey: bool = False) -> np.nda
     faster.
 
     Args:
-        path: A file that Pillow can read.
+        path: A file that Pillow can read. Pixels that are fractions or have 32 bits, whose range is
+            anyone's guess, are refused, and so are far too many of them.
         size: The side in pixels; by default the file's own height and width.
         grey: Whether colour is reduced to luminance; otherwise it is kept, and images that are
             neither grey nor RGB are refused.
 
     Returns:
         The image, uint8, shape (H, W), or (3, H, W) in colour.
-
-    Raises:
-        InputError: If the pixels are fractions or have 32 bits, whose range is anyone's guess, or
-            if there are far too many of them.
     """
     needs("PIL")
     from PIL import Image
@@ -394,11 +360,20 @@ def decode(path: Path, size: int | None = None, *, grey: bool = False) -> np.nda
 
 def as_images(pixels: np.ndarray | Tensor) -> Tensor:
     """Bytes or fractions as float32 in [0, 1]; (B, H, W) becomes one channel, (B, 1, H, W)."""
-    if isinstance(pixels, np.ndarray):
-        pixels = pixels.astype(np.float32) / 255 if pixels.dtype == np.uint8 else pixels
+    if isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8:
+        pixels = pixels.astype(np.float32) / 255
     x = torch.as_tensor(pixels)
-    x = x.unsqueeze(1) if x.ndim == 3 else x
-    return x.float() / 255 if x.dtype == torch.uint8 else x.float()
+    x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+    return x.unsqueeze(1) if x.ndim == 3 else x
+
+
+def _check_agreement(y: Tensor, parent: Tensor, name: str) -> None:
+    """Refuse a label that differs from the parent of its name."""
+    differ = (y != parent) & ~(y.isnan() & parent.isnan())
+    if differ.any():
+        row = int(differ.nonzero()[0])
+        one, other = (shown(values[row].item()) for values in (y, parent))
+        raise InputError(f"{one} as a label, but {other} as a parent", column=name, row=row)
 
 
 def _archived(path: Path, image: pd.Series, size: int | None) -> Stored:

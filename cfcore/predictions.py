@@ -9,35 +9,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cfcore.checks import (
-    InputError,
-    Numbers,
-    as_tensor,
-    check_count,
-    check_fraction,
-    check_labels,
-    check_weights,
-    warn_of_probabilities,
-)
+from cfcore import checks
+from cfcore.checks import InputError, Numbers
 from cfcore.evaluation import as_numbers, check_logits, check_options, check_scores
 from cfcore.files import write_atomically
 from cfcore.marks import announced
 from cfcore.metrics.loss import Loss
 from cfcore.metrics.stability import flip_rate, mean_absolute_difference
 from cfcore.metrics.summary import Scores, summarise
-from cfcore.resampling import (
-    bootstrap_scores,
-    check_patients,
-    check_resampling,
-    compare_scores,
-)
+from cfcore.resampling import bootstrap_scores, check_patients, check_resampling, compare_scores
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 2
-LOGITS = ("logit_obs", "logit_cf", "logit_null", "logit_decoded")
-SAME = 1e-3  # of 1 + |logit|: more than rounding of an image that is reproduced
+_FORMAT = 2
+_LOGITS = ("logit_obs", "logit_cf", "logit_null", "logit_decoded")
+_SAME = 1e-3  # of 1 + |logit|: more than rounding of an image that is reproduced
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,25 +72,26 @@ class Predictions:
     logit_decoded: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in (*LOGITS, "y"):
+        for name in (*_LOGITS, "y"):
             if getattr(self, name) is not None:
-                values = as_tensor(getattr(self, name), name, axes=1 + (name == "logit_cf"))
+                values = checks.as_tensor(getattr(self, name), name, axes=1 + (name == "logit_cf"))
                 object.__setattr__(self, name, values)
         for part in ("grid", "parents"):
             values = {name: torch.as_tensor(v) for name, v in getattr(self, part).items()}
             object.__setattr__(self, part, values)
-        rows, interventions = self.logit_cf.shape
+        rows, worlds = self.logit_cf.shape
         if self.y is not None:
-            check_labels(self.y)
+            checks.check_labels(self.y)
         for name, values in self._tensors().items():
-            if name.startswith("grid."):
-                _check_shape(values, name, (interventions,), (rows, interventions))
-            elif name not in ("q", "logit_cf"):
-                _check_shape(values, name, (rows,))
-        if interventions == 0 or (self.draws and interventions < 2):
-            raise InputError(f"{interventions} worlds are too few", column="logit_cf")
-        warn_of_probabilities(self.logit_obs, self.logit_cf, name="logit_obs and logit_cf")
-        object.__setattr__(self, "q", check_weights(self.q, interventions))
+            shapes = [(worlds,), (rows, worlds)] if name.startswith("grid.") else [(rows,)]
+            if name not in ("q", "logit_cf") and tuple(values.shape) not in shapes:
+                problem = f"has shape {tuple(values.shape)}, not {shapes[0]}"
+                raise InputError(problem, column=name)
+        if worlds == 0 or (self.draws and worlds < 2):
+            raise InputError(f"{worlds} worlds are too few", column="logit_cf")
+        names = "logit_obs and logit_cf"
+        checks.warn_of_probabilities(self.logit_obs, self.logit_cf, name=names)
+        object.__setattr__(self, "q", checks.check_weights(self.q, worlds))
         if self.patient is not None:
             object.__setattr__(self, "patient", check_patients(self.patient, rows))
 
@@ -146,9 +134,8 @@ class Predictions:
     ) -> "pd.DataFrame":
         """Every metric with an interval, as :func:`cfcore.bootstrap` gives them."""
         options = check_options(threshold, alphas, bins, loss, correction=int(self.draws))
-        sampling = check_resampling(
-            len(self), self.patient, replicates, rank_replicates, level, seed
-        )
+        patient = self.patient
+        sampling = check_resampling(len(self), patient, replicates, rank_replicates, level, seed)
         return bootstrap_scores(self.scores, options, sampling)
 
     def compare(
@@ -184,33 +171,30 @@ class Predictions:
             ``by_construction`` says that all scores are reproduced to the digit. If the generator
             holds a residual, ``S_flip_decoded`` and ``D_abs_decoded`` are the same without it.
         """
-        check_fraction(threshold, "threshold")
+        checks.check_fraction(threshold, "threshold")
         if self.logit_null is None:
             problem = "a floor needs the scores under the null intervention, which are not here"
             raise InputError(problem, column="logit_null")
-        found = self._moved(self.logit_null, "logit_null", threshold)
-        near = torch.isclose(self.logit_null, self.logit_obs, rtol=SAME, atol=SAME)
-        found["by_construction"] = bool(near.all())
+        near = torch.isclose(self.logit_null, self.logit_obs, rtol=_SAME, atol=_SAME)
+        found = self._moved("logit_null", threshold) | {"by_construction": bool(near.all())}
         if self.logit_decoded is not None:
-            decoded = self._moved(self.logit_decoded, "logit_decoded", threshold)
+            decoded = self._moved("logit_decoded", threshold)
             found |= {f"{name}_decoded": value for name, value in decoded.items()}
         return found
 
-    def _moved(self, logits: Tensor, name: str, threshold: float) -> dict[str, float | bool]:
-        check_logits(self.logit_obs, "logit_obs")
-        check_logits(logits, name)
-        p_obs, p = self.logit_obs.double().sigmoid(), logits.double().sigmoid()
-        everything = torch.ones(1, device=p_obs.device)
-        return {
-            "S_flip": flip_rate(p_obs, p[:, None], everything, threshold).item(),
-            "D_abs": mean_absolute_difference(p_obs, p).item(),
-        }
+    def _moved(self, name: str, threshold: float) -> dict[str, float]:
+        """How far logits of no intervention are from the observed ones."""
+        for each in ("logit_obs", name):
+            check_logits(getattr(self, each), each)
+        p_obs, p = (getattr(self, each).double().sigmoid() for each in ("logit_obs", name))
+        flips = flip_rate(p_obs, p[:, None], torch.ones(1, device=p.device), threshold)
+        return {"S_flip": flips.item(), "D_abs": mean_absolute_difference(p_obs, p).item()}
 
     def reweight(self, q: Numbers) -> "Predictions":
         """The same table under another target distribution on its grid, at no cost."""
         if self.draws:
             raise InputError("Monte Carlo draws follow the q they were drawn from", column="q")
-        return replace(self, q=check_weights(q, self.logit_cf.shape[1]))
+        return replace(self, q=checks.check_weights(q, self.logit_cf.shape[1]))
 
     def save(self, path: str | Path) -> Path:
         """Write a safetensors file, as :func:`save_all` does for one predictor."""
@@ -226,7 +210,7 @@ class Predictions:
 
     def _tensors(self) -> dict[str, Tensor]:
         """All that is there, by the names that a file gives it."""
-        named = {name: getattr(self, name) for name in (*LOGITS, "q", "y")}
+        named = {name: getattr(self, name) for name in (*_LOGITS, "q", "y")}
         named |= {f"grid.{name}": values for name, values in self.grid.items()}
         named |= {f"parents.{name}": values for name, values in self.parents.items()}
         return {name: values for name, values in named.items() if values is not None}
@@ -243,9 +227,6 @@ def save_all(predictions: Mapping[str, Predictions], path: str | Path) -> Path:
             same order, on the same grid and under the same q.
         path: Where to write, usually ``*.safetensors``.
 
-    Returns:
-        The path.
-
     Raises:
         InputError: If there are none, or they are not about the same patients and worlds.
     """
@@ -257,9 +238,9 @@ def save_all(predictions: Mapping[str, Predictions], path: str | Path) -> Path:
     for name, other in predictions.items():
         _check_same_worlds(first, other, name)
     tensors = first._tensors()
-    for name in tensors.keys() & set(LOGITS):
+    for name in tensors.keys() & set(_LOGITS):
         tensors[name] = torch.stack([getattr(p, name) for p in predictions.values()])
-    header = {"format": FORMAT, "patient": None if first.patient is None else list(first.patient)}
+    header = {"format": _FORMAT, "patient": first.patient}
     header["predictors"] = {name: dict(p.provenance) for name, p in predictions.items()}
     # One entry only: safetensors writes several in an order that changes from run to run. Its keys
     # are not sorted, because their order is that of the logits.
@@ -269,13 +250,7 @@ def save_all(predictions: Mapping[str, Predictions], path: str | Path) -> Path:
 
 
 def load_all(path: str | Path) -> dict[str, Predictions]:
-    """Read what :func:`save_all` or :meth:`Predictions.save` wrote.
-
-    Args:
-        path: A file.
-
-    Returns:
-        The predictions by the name of the predictor, on the CPU.
+    """Read what :func:`save_all` or :meth:`Predictions.save` wrote, by the name of the predictor.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -291,35 +266,26 @@ def load_all(path: str | Path) -> dict[str, Predictions]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         header = json.loads(metadata.get("cfcore-bundle") or metadata["cfcore"])
         announced(header)
-        if check_count(header["format"], "format") > FORMAT:
+        if checks.check_count(header["format"], "format") > _FORMAT:
             raise InputError("written by a newer version of cfcore")
         if "provenance" in header:  # format 1 had a form of its own for one predictor
             header["predictors"] = {"": header["provenance"]}
-            tensors |= {name: tensors[name][None] for name in LOGITS if name in tensors}
-        common = {name: tensors[name] for name in ("q", "y") if name in tensors}
-        common |= {"grid": _part(tensors, "grid."), "parents": _part(tensors, "parents.")}
-        return {
-            name: Predictions(
-                **{logit: tensors[logit][i] for logit in LOGITS if logit in tensors},
-                **common,
-                patient=header["patient"],
-                provenance=provenance,
-            )
-            for i, (name, provenance) in enumerate(header["predictors"].items())
-        }
+            tensors |= {name: tensors[name][None] for name in _LOGITS if name in tensors}
+        logits = {name: tensors.pop(name) for name in _LOGITS if name in tensors}
+        common = {"patient": header["patient"], "grid": {}, "parents": {}}
+        for name, values in tensors.items():
+            part, _, own = name.partition(".")
+            if own:
+                common[part][own] = values
+            else:
+                common[part] = values
+        found = {}
+        for i, (name, facts) in enumerate(header["predictors"].items()):
+            own = {of: values[i] for of, values in logits.items()}
+            found[name] = Predictions(**own, **common, provenance=facts)
+        return found
     except (SafetensorError, KeyError, TypeError, ValueError, IndexError) as error:
         raise InputError(f"{path}: these are not predictions, or damaged: {error}") from None
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names start with a prefix, without it."""
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def _check_shape(values: Tensor, name: str, *shapes: tuple[int, ...]) -> None:
-    """Refuse a tensor that has none of these shapes."""
-    if tuple(values.shape) not in shapes:
-        raise InputError(f"has shape {tuple(values.shape)}, not {shapes[0]}", column=name)
 
 
 def _check_same_patients(first: Predictions, second: Predictions) -> None:
@@ -332,21 +298,21 @@ def _check_same_patients(first: Predictions, second: Predictions) -> None:
         raise InputError("only one of the predictions has labels")
     if first.y is not None and (first.y != second.y).any():
         raise InputError("the predictions disagree about the labels", column="y")
-    if first.patient is not None and second.patient is not None:
-        pairs = enumerate(zip(first.patient, second.patient, strict=True))
-        row = next((i for i, (a, b) in pairs if a != b), None)
-        if row is not None:
-            pair = f"{first.patient[row]!r} and {second.patient[row]!r}"
-            raise InputError(f"the predictions are about {pair}", column="patient", row=row)
+    pairs = zip(first.patient or (), second.patient or (), strict=False)
+    for row, (a, b) in enumerate(pairs):
+        if a != b:
+            raise InputError(
+                f"the predictions are about {a!r} and {b!r}", column="patient", row=row
+            )
 
 
 def _check_same_worlds(first: Predictions, other: Predictions, name: str) -> None:
     """Refuse predictions about other patients, parents or worlds than the first."""
     _check_same_patients(first, other)
     ours, theirs = first._tensors(), other._tensors()
-    if ours.keys() & set(LOGITS) != theirs.keys() & set(LOGITS):
+    if ours.keys() & set(_LOGITS) != theirs.keys() & set(_LOGITS):
         raise InputError(f"{name!r} and the first are of different generators")
-    for key in sorted((ours.keys() | theirs.keys()) - {*LOGITS, "y"}):
+    for key in sorted((ours.keys() | theirs.keys()) - {*_LOGITS, "y"}):
         pair = [given[key].nan_to_num(-1) for given in (ours, theirs) if key in given]
         if len(pair) < 2 or not torch.equal(*pair):
             what = key.partition(".")[0]

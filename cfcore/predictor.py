@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cfcore.checks import InputError, Numbers, as_tensor, check_labels
-from cfcore.generator import Parents
+from cfcore.generator import Parents, blaming
 from cfcore.patients import Patients
 
 Labels = Mapping[str, str | Sequence[str] | Numbers | None]
@@ -52,11 +52,11 @@ class Output(NamedTuple):
     among: Sequence[str] = ()
 
 
-def check_predictors(predictors: Mapping[str, Predictor]) -> None:
+def _check_predictors(predictors: Mapping[str, Predictor]) -> None:
     """Refuse what cannot be called with images and parents; a module may take images alone.
 
     Example:
-        >>> check_predictors({"net": lambda x: x})
+        >>> _check_predictors({"net": lambda x: x})
         Traceback (most recent call last):
         ...
         cfcore.checks.InputError: predictor 'net' must take images and parents: \
@@ -70,63 +70,23 @@ wrap it, lambda x, pa: net(x)
     for name, predictor in predictors.items():
         if not callable(predictor):
             raise InputError(f"predictor {name!r} is a {type(predictor).__name__}, not a function")
-        if isinstance(predictor, nn.Module):
-            continue
         try:
-            inspect.signature(predictor).bind(None, None)
+            if not isinstance(predictor, nn.Module):
+                inspect.signature(predictor).bind(None, None)
         except ValueError:  # some builtins have no signature
             continue
         except TypeError:
-            raise InputError(
-                f"predictor {name!r} must take images and parents: wrap it, lambda x, pa: {name}(x)"
-            ) from None
-
-
-def check_generator(generator: object) -> None:
-    """Refuse what cannot abduct and predict.
-
-    Example:
-        >>> check_generator(object())
-        Traceback (most recent call last):
-        ...
-        cfcore.checks.InputError: generator: object has no method abduct()
-    """
-    if isinstance(generator, type):
-        name = generator.__name__
-        raise InputError(f"is the class {name}; make one, {name}(...)", column="generator")
-    for method in ("abduct", "predict"):
-        if not callable(getattr(generator, method, None)):
-            kind = type(generator).__name__
-            raise InputError(f"{kind} has no method {method}()", column="generator")
-
-
-@contextmanager
-def blaming(what: str, x: Tensor | None = None) -> Iterator[None]:
-    """Say who failed, and on tensors of which shape; running out of memory is nobody's fault."""
-    try:
-        yield
-    except (InputError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        seen = "" if x is None else f" on {tuple(x.shape)}"
-        raise InputError(f"{what} fails{seen}: {type(error).__name__}: {error}") from error
+            wrapped = f"wrap it, lambda x, pa: {name}(x)"
+            wanted = f"predictor {name!r} must take images and parents: {wrapped}"
+            raise InputError(wanted) from None
 
 
 def logits(name: str, predictor: Predictor, count: int, x: Tensor, pa: Parents) -> Tensor:
-    """The logits of a predictor, shape (count, images).
+    """The logits of a predictor of so many outputs, shape (count, images).
 
     A network is called with the parents too if its second argument is called ``pa``; another second
-    argument is an option of its own, and is left alone.
-
-    Args:
-        name: Its name.
-        predictor: The predictor; see :func:`check_predictors`.
-        count: The number of outputs that it must have.
-        x: The images, shape (B, ...).
-        pa: Their parents, each of shape (B,).
-
-    Raises:
-        InputError: If it gives anything but so many logits for each image; it is named.
+    argument is an option of its own, and is left alone. A predictor that gives anything but so many
+    logits for each image is refused by its name.
     """
     alone = isinstance(predictor, nn.Module)
     with suppress(AttributeError, TypeError, ValueError):  # functions, and what has no signature
@@ -161,41 +121,40 @@ def evaluating(*things: object) -> Iterator[None]:
             part.training = True
 
 
-def find_outputs(
+def outputs_of(
     predictors: Mapping[str, Predictor], data: Patients, labels: Labels | None
 ) -> list[Output]:
     """What each predictor predicts, one output after the other.
 
     Args:
-        predictors: The predictors by name.
+        predictors: The predictors by name; what does not take images and parents is refused.
         data: The patients.
         labels: Those of some predictors. Every other one has an output for each label of the data,
             in their order; if it says by its ``variable``, a name or a variable of a graph, that it
             reads another one, it is refused.
     """
+    _check_predictors(predictors)
     if labels is not None and not isinstance(labels, Mapping):
         raise InputError("are given by predictor, {'mine': 'column'}", column="labels")
     unknown = sorted(set(labels or {}) - set(predictors))
     if unknown:
         raise InputError(f"there is no predictor {unknown[0]!r}", column="labels")
-    found = []
-    for name, predictor in predictors.items():
-        if labels is not None and name in labels:
-            found += _given(labels[name], data, name)
-            continue
-        reads = getattr(predictor, "variable", None)
+    default, found = dict.fromkeys(predictors, list(data.labels) or None), []
+    for name, given in (default | dict(labels or {})).items():
+        reads = getattr(predictors[name], "variable", None)
         reads = getattr(reads, "name", reads)
-        if reads and data.labels and [reads] != list(data.labels):
-            judged = " and ".join(map(repr, data.labels))
+        if given is default[name] and reads and given and [reads] != given:
+            judged = " and ".join(map(repr, given))
             raise InputError(
                 f"predictor {name!r} predicts {reads!r}, but would be judged by {judged}: pass "
                 f"labels={{{name!r}: ...}}, the name of a column or the labels themselves"
             )
-        found += _given(list(data.labels) or None, data, name)
+        found += _given(given, data, name)
     return found
 
 
 def _given(given: str | Sequence[str] | Numbers | None, data: Patients, name: str) -> list[Output]:
+    """The outputs of one predictor, by what its labels are said to be."""
     place = f"labels[{name!r}]"
     names = [given] if isinstance(given, str) else given
     if given is None:
@@ -203,9 +162,9 @@ def _given(given: str | Sequence[str] | Numbers | None, data: Patients, name: st
     if isinstance(names, list | tuple) and names and all(isinstance(n, str) for n in names):
         if len(set(names)) < len(names):
             raise InputError(f"a label is named twice in {list(names)}", column=place)
-        if len(names) == 1:
-            return [Output(name, name, names[0], _known(names[0], data, place))]
         found = {label: _known(label, data, place) for label in names}
+        if len(names) == 1:
+            return [Output(name, name, *item) for item in found.items()]
         return [Output(f"{name}:{n}", name, n, y, list(names)) for n, y in found.items()]
     values = as_tensor(given, place, axes=1)
     if len(values) != len(data):
@@ -229,10 +188,7 @@ def _known(label: str, data: Patients, place: str) -> Tensor | None:
 def check_device(device: torch.device | str) -> torch.device:
     """The device, refused if this machine does not have it."""
     try:
-        torch.empty(0, device=device)
+        return torch.empty(0, device=device).device
     except (AssertionError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{str(device)!r} cannot be used here: {reason}", column="device"
-        ) from None
-    return torch.device(device)
+        problem = f"{str(device)!r} cannot be used here: {str(error).splitlines()[0]}"
+        raise InputError(problem, column="device") from None

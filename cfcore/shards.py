@@ -15,18 +15,13 @@ from cfcore.files import check_writable, write_atomically
 from cfcore.fingerprint import fingerprint
 from cfcore.marks import check_place, label, marked
 
-HEADER = 1024  # bytes of a shard beside its logits, at most
+_Names = Sequence[str]
+_HEADER = 1024  # bytes of a shard beside its logits, at most
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that share a computation.
-
-    Attributes:
-        rank: The number of this one.
-        size: How many there are.
-        device: Where this one computes.
-    """
+    """The processes that share a computation: this one's number, their count, its device."""
 
     rank: int
     size: int
@@ -44,12 +39,7 @@ class Processes:
     def gather(self, part: Tensor, total: int) -> Tensor:
         """All rows of a tensor of which process r holds rows r, r + size, r + 2 size, ...
 
-        Args:
-            part: The rows of this process, shape (G, n, C).
-            total: The number of all rows.
-
-        Returns:
-            All rows in order, shape (G, total, C), in every process.
+        Given the rows of this process, shape (G, n, C), every process gets all, (G, total, C).
         """
         if self.size == 1:
             return part
@@ -80,32 +70,27 @@ class Shards:
     """
 
     def __init__(
-        self,
-        folder: str | Path | None,
-        job: Mapping[str, str],
-        processes: Processes,
-        restricted: Sequence[str] = (),
+        self, folder: Path | None, job: Mapping[str, str], processes: Processes, restricted: _Names
     ) -> None:
-        self.folder = None if folder is None else Path(folder)
-        self.job, self.restricted = fingerprint(dict(job)), restricted
+        self.folder, self.job, self.restricted = folder, fingerprint(dict(job)), restricted
         self.names = f"shard-{processes.rank}-of-{processes.size}-{{:05d}}.safetensors"
         self.half = processes.device.type == "cuda"
-        if self.folder is None:
+        if folder is None:
             return
-        path = self.folder / "job.json"
-        before = _read_job(path) if path.is_file() else None
-        changed = before and [name for name in job if before["job"].get(name) != job[name]]
-        if changed and any(self.folder.glob("shard-*")):
+        path = folder / "job.json"
+        before, half = _read_job(path) if path.is_file() else ({}, False)
+        changed = [name for name in job if before.get(name) != job[name]]
+        if changed and path.is_file() and any(folder.glob("shard-*")):
             raise InputError(
                 f"{path}: the shards are of another job: {' and '.join(changed)} changed since; "
                 "choose another folder, or remove this one to begin again"
             )
-        self.half |= bool(before and not changed and before["half"])
-        note = {"job": dict(job), "half": self.half}
-        if note != before:
+        self.half |= half and not changed
+        if changed or self.half != half:
             check_place(path, restricted)
-            check_writable(self.folder)
-            write_atomically(path, json.dumps(note | marked(restricted)).encode())
+            check_writable(folder)
+            note = {"job": dict(job), "half": self.half} | marked(restricted)
+            write_atomically(path, json.dumps(note).encode())
 
     def path(self, number: int) -> Path:
         """The file of a shard."""
@@ -121,16 +106,7 @@ class Shards:
         return self.folder is not None and self.path(number).is_file()
 
     def read(self, number: int, shape: tuple[int, ...], images: str) -> Tensor:
-        """A finished shard.
-
-        Args:
-            number: The number of the shard.
-            shape: The shape that it must have.
-            images: The fingerprint of the images of its patients.
-
-        Raises:
-            InputError: If the file is not such a shard.
-        """
+        """A finished shard, refused unless of this shape and of images with this fingerprint."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
@@ -141,15 +117,13 @@ class Shards:
                 return part
         except (SafetensorError, KeyError):
             pass
-        raise InputError(
-            f"{self.path(number)}: the shard is damaged, or its images are not what they were; "
-            "remove it to go on"
-        )
+        why = "the shard is damaged, or its images are not what they were; remove it to go on"
+        raise InputError(f"{self.path(number)}: {why}")
 
     def check_writable(self, shape: tuple[int, ...]) -> None:
         """Refuse to begin with a shard of some shape for which there is no room."""
         if self.folder is not None:
-            check_writable(self.folder, 4 * math.prod(shape) + HEADER)
+            check_writable(self.folder, 4 * math.prod(shape) + _HEADER)
 
     def write(self, number: int, part: Tensor, images: str) -> None:
         """Keep a finished shard, made of images with this fingerprint."""
@@ -160,10 +134,10 @@ class Shards:
             write_atomically(self.path(number), save(sealed, metadata=label(self.restricted)))
 
 
-def _read_job(path: Path) -> dict[str, object]:
+def _read_job(path: Path) -> tuple[dict[str, str], bool]:
     """The job that a folder belongs to, and whether any of it was in half precision."""
     try:
         note = json.loads(path.read_bytes())
-        return {"job": dict(note["job"]), "half": bool(note["half"])}
+        return dict(note["job"]), bool(note["half"])
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{path}: the file is damaged; remove it to go on") from None

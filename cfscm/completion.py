@@ -17,16 +17,15 @@ from torch import Tensor
 
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph
-from cfscm.encoding import encode
 from cfscm.inference import ParentPredictors
+from cfscm.networks import normal_noise
 
 
 def _combinations(graph: CausalGraph, names: Sequence[str]) -> dict[str, Tensor]:
     """Every combination of the discrete variables among ``names``, each of shape (K,)."""
     discrete = {name: graph[name].values for name in names if graph[name].kind != "continuous"}
-    if not discrete:
-        return {}
-    axes = torch.meshgrid(*(torch.tensor(v).float() for v in discrete.values()), indexing="ij")
+    axes = [torch.tensor(values).float() for values in discrete.values()]
+    axes = torch.meshgrid(*axes, indexing="ij") if axes else ()
     return {name: axis.flatten() for name, axis in zip(discrete, axes, strict=True)}
 
 
@@ -53,16 +52,10 @@ class Completions:
     @cached_property
     def weight(self) -> Tensor:
         r"""The probability :math:`q(y_M \mid x, y_O)` of the missing discrete labels, (B, K)."""
-        log_weight = self.log_q_missing(discrete_only=True)
-        return torch.where(self.possible, log_weight.exp(), 0)
-
-    def log_q_missing(self, *, discrete_only: bool = False) -> Tensor:
-        """The sum of the log-probabilities of what is missing, shape (B, K)."""
         total = torch.zeros_like(self.possible, dtype=next(iter(self.log_q.values())).dtype)
-        for name, term in self.log_q.items():
-            if not (discrete_only and self.graph[name].kind == "continuous"):
-                total = total + torch.where(self.missing[name][:, None], term, 0)
-        return total
+        for name in self.entropy:
+            total = total + torch.where(self.missing[name][:, None], self.log_q[name], 0)
+        return torch.where(self.possible, total.exp(), 0)
 
     def expect(self, f: Tensor) -> Tensor:
         r"""The expectation :math:`\mathbb{E}_{q(y_M \mid x, y_O)} f`, from (B, K) to (B,)."""
@@ -88,15 +81,6 @@ class Completions:
                 trust = trust * torch.where(self.missing[name], (1 - share).clamp(0, 1), 1)
             return trust
 
-    def expected_code(self, names: Sequence[str]) -> Tensor:
-        """The mean of the encoded labels, shape (B, D)."""
-        codes = encode(self.graph, self.pa, names)
-        return (self.weight[..., None] * codes).sum(dim=1)
-
-    def draw(self, rng: torch.Generator) -> Tensor:
-        """One combination for each row, drawn by its weight, shape (B,)."""
-        return torch.multinomial(self.weight.detach(), 1, generator=rng).squeeze(1)
-
 
 def complete(
     predictors: ParentPredictors, features: Tensor, pa: Parents, rng: torch.Generator | None
@@ -108,24 +92,19 @@ def complete(
         features: The features of the images, shape (B, F).
         pa: Their labels, each of shape (B,), NaN where missing.
         rng: The source of the draws of continuous labels; their mean is taken without one.
-
-    Returns:
-        The completions.
     """
     graph, names = predictors.graph, predictors.names
     sums = _combinations(graph, names)
     count = len(next(iter(sums.values()))) if sums else 1
     wide = features[:, None].expand(-1, count, -1)
     possible = torch.ones(len(features), count, dtype=torch.bool, device=features.device)
-    filled: dict[str, Tensor] = {}
-    log_q: dict[str, Tensor] = {}
-    entropy: dict[str, Tensor] = {}
+    filled, log_q, entropy = {}, {}, {}
     missing = {name: pa[name].isnan() for name in names}
     for name in reversed(names):
         q, lacks = predictors.predict(name, wide, filled), missing[name][:, None]
         known = pa[name].nan_to_num()[:, None].expand(-1, count)
         if graph[name].kind == "continuous":
-            guess = q.mean + q.stddev * _noise(features, rng)
+            guess = q.mean + q.stddev * normal_noise(features[:, :1], rng)
         else:
             guess = sums[name].to(features).expand_as(known)
             possible = possible & (lacks | (guess == known))
@@ -134,11 +113,3 @@ def complete(
         log_q[name] = q.log_prob(filled[name])
     ordered = {name: filled[name] for name in names}
     return Completions(graph, ordered, missing, log_q, entropy, possible)
-
-
-def _noise(features: Tensor, rng: torch.Generator | None) -> Tensor:
-    """Noise of one continuous label, shape (B, 1): the same in all combinations."""
-    shape = (len(features), 1)
-    if rng is None:
-        return features.new_zeros(shape)
-    return torch.randn(shape, generator=rng, device=features.device, dtype=features.dtype)

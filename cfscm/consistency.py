@@ -48,17 +48,7 @@ class ConsistencyConfig:
 
 
 def intervention(model: DeepSCM, pa: Parents, name: str, rng: torch.Generator) -> dict[str, Tensor]:
-    """Another value of one variable for each row: another code, or that of another row.
-
-    Args:
-        model: The model, which knows the graph.
-        pa: The parents, each of shape (B,).
-        name: The variable.
-        rng: The source of randomness.
-
-    Returns:
-        The values to set, shape (B,).
-    """
+    """Another value of one variable for each row: another code, or that of another row."""
     own, values = pa[name], model.graph[name].values
     if values is None:
         return {name: own[torch.randperm(len(own), generator=rng, device=own.device)]}

@@ -23,7 +23,7 @@ def widths(graph: CausalGraph, names: Iterable[str]) -> dict[str, int]:
     return {name: len(v.values) if v.kind == "categorical" else 1 for name, v in chosen.items()}
 
 
-def encode(graph: CausalGraph, pa: Parents, names: Sequence[str] | None = None) -> Tensor:
+def encode(graph: CausalGraph, pa: Parents, names: Sequence[str]) -> Tensor:
     r"""Variables as one vector, on the scale on which networks see them.
 
     Continuous variables become :math:`(v - lo) / (hi - lo)`, which leaves [0, 1] where the value
@@ -32,8 +32,7 @@ def encode(graph: CausalGraph, pa: Parents, names: Sequence[str] | None = None) 
     Args:
         graph: The graph, which knows kinds and ranges.
         pa: The values, each of shape (...).
-        names: Which variables to encode, and in which order; by default all of ``pa``, in the
-            topological order of the graph.
+        names: Which variables to encode, and in which order.
 
     Returns:
         The vectors, shape (..., D).
@@ -43,13 +42,9 @@ def encode(graph: CausalGraph, pa: Parents, names: Sequence[str] | None = None) 
         >>> site = Variable("site", "categorical", categories=("a", "b", "c"))
         >>> graph = CausalGraph([site, age])
         >>> pa = {"age": torch.tensor([55.0]), "site": torch.tensor([2.0])}
-        >>> encode(graph, pa)
+        >>> encode(graph, pa, ["site", "age"])
         tensor([[0.0000, 0.0000, 1.0000, 0.5000]])
-        >>> encode(graph, pa, ["age"])
-        tensor([[0.5000]])
     """
-    if names is None:
-        names = sorted(pa, key=graph.order.index)
     missing = [name for name in names if name not in pa]
     if missing:
         raise InputError(f"the patients have no {missing[0]!r}, only {', '.join(pa)}")

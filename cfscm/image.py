@@ -24,9 +24,6 @@ __all__ = ["ImageConfig", "ImageMechanism"]
 class ImageMechanism(nn.Module):
     r"""The mechanism of the image: :math:`x = \mu(z_{1:L}, \mathbf{pa}) + r`.
 
-    Args:
-        config: What it is made of.
-
     Example:
         >>> image = ImageMechanism(ImageConfig(size=32, widths=(8, 8), latents=(0, 2), code=5))
         >>> x, c = torch.rand(3, 1, 32, 32), torch.rand(3, 7)
@@ -41,9 +38,8 @@ class ImageMechanism(nn.Module):
         super().__init__()
         self.config, self.scale = config, Scale(config.headroom)
         width = config.embedding
-        self.embed = nn.Sequential(
-            nn.Linear(config.parents, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
-        )
+        layers = [nn.Linear(config.parents, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()]
+        self.embed = nn.Sequential(*layers)
         self.average = nn.Linear(config.parents + config.code, config.size**2)
         self.encoder, self.decoder = Encoder(config), Decoder(config)
         terms = len(_expanded(torch.zeros(1, config.parents))[0])
@@ -60,13 +56,8 @@ class ImageMechanism(nn.Module):
         The likelihood is normal on the scale of the networks, with a deviation for each pixel
         that is learned.
 
-        Args:
-            x: The images, shape (B, 1, H, W), in [0, 1].
-            c: Their parents as vectors, shape (B, D).
-            rng: The source of the draws of the posterior.
-
-        Returns:
-            The expected log-likelihood and the divergence of each image in nats, each (B,).
+        They are the expected log-likelihood and the divergence of each image in nats, each (B,);
+        the posterior is drawn from ``rng``.
         """
         return self.shared_terms(x, c, c, None, rng)
 
@@ -85,12 +76,9 @@ class ImageMechanism(nn.Module):
             c: The parents of each decoding, shape (P, D).
             rows: The image of each decoding, shape (P,); ``None`` if there is one for each.
             rng: The source of the draws of the posterior.
-
-        Returns:
-            The expected log-likelihood and the divergence of each decoding in nats, each (P,).
         """
         t, slope = self.scale.apply(x), self.scale.log_slope(x)
-        mean, _, kl = self._posterior_pass(t, c, rng, seen=seen, rows=rows)
+        mean, _, kl = self._posterior_pass(t, seen, c, rows, rng)
         if rows is not None:
             t, slope = t[rows], slope[rows]
         standard = (t - mean) * (-self.log_sd).exp()
@@ -114,7 +102,7 @@ class ImageMechanism(nn.Module):
             decode what the latents alone explain.
         """
         t = self.scale.apply(x)
-        mean, noise, _ = self._posterior_pass(t, c, rng)
+        mean, noise, _ = self._posterior_pass(t, c, c, None, rng)
         noise["z0"] = noise["z0"] - self._drift(c)
         return {**noise, "residual": t - mean}
 
@@ -136,31 +124,24 @@ class ImageMechanism(nn.Module):
         """
         if self.config.prior != "regressed":
             return
-        device = self.drift.device
         self.drift.zero_()
-        parts = [
-            self.abduct(images[rows].to(device), c[rows].to(device))["z0"].flatten(1).cpu()
-            for rows in torch.arange(len(c)).split(128)
-        ]
+        parts = []
+        for rows in torch.arange(len(c)).split(128):
+            x, own = (part[rows].to(self.drift.device) for part in (images, c))
+            parts.append(self.abduct(x, own)["z0"].flatten(1).cpu())
         terms = _expanded(c).double()
         penalty = torch.full_like(terms[0], 1e-3)
         penalty[1 + c.shape[1] :] += shrink * len(c)
         gram = terms.T @ terms + torch.diag(penalty)
-        fitted = torch.linalg.solve(gram, terms.T @ torch.cat(parts).double())
-        self.drift.copy_(fitted)
+        self.drift.copy_(torch.linalg.solve(gram, terms.T @ torch.cat(parts).double()))
 
     def _drift(self, c: Tensor) -> Tensor:
         return (_expanded(c) @ self.drift)[:, :, None, None]
 
     def predict(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
-        r"""Draws the images that the noise gives under the parents.
+        r"""Draws the images that the noise, with or without its residual, gives under the parents.
 
-        Args:
-            noise: What :meth:`abduct` gave, with or without its residual.
-            c: The parents as vectors, shape (B, D).
-
-        Returns:
-            The images, shape (B, 1, H, W), in [0, 1].
+        They have shape (B, 1, H, W), in [0, 1]; the parents ``c`` are vectors, shape (B, D).
         """
         mean = self.mean(noise, c)
         t = mean + noise["residual"] if "residual" in noise else mean
@@ -176,16 +157,10 @@ class ImageMechanism(nn.Module):
         return self._decode(c, given)[0]
 
     def _posterior_pass(
-        self,
-        t: Tensor,
-        c: Tensor,
-        rng: torch.Generator | None,
-        *,
-        seen: Tensor | None = None,
-        rows: Tensor | None = None,
+        self, t: Tensor, seen: Tensor, c: Tensor, rows: Tensor | None, rng: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         inputs = t.contiguous(memory_format=torch.channels_last)
-        features = self.encoder(inputs, self.embed(c if seen is None else seen))[::-1]
+        features = self.encoder(inputs, self.embed(seen))[::-1]
         noise = {}
 
         def inferred(number: int, prior: Normal, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,5 +187,4 @@ def _expanded(c: Tensor) -> Tensor:
         tensor([[1., 2., 3., 4., 6., 9.]])
     """
     first, second = torch.triu_indices(c.shape[1], c.shape[1], device=c.device)
-    ones = torch.ones_like(c[:, :1])
-    return torch.cat((ones, c, c[:, first] * c[:, second]), dim=1)
+    return torch.cat((torch.ones_like(c[:, :1]), c, c[:, first] * c[:, second]), dim=1)

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from zuko.nn import MLP
 
-from cfcore.checks import InputError
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph
 from cfscm.encoding import encode, widths
-from cfscm.networks import convolutions
+from cfscm.networks import check_positive, convolutions, normal_noise
 
 _Prediction = Categorical | Normal
 
@@ -37,8 +36,7 @@ class InferenceConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))  # JSON has lists only
-        if self.width < 1:
-            raise InputError(f"width must be positive, not {self.width}")
+        check_positive(self, "width")
 
 
 class ParentPredictors(nn.Module):
@@ -70,9 +68,8 @@ class ParentPredictors(nn.Module):
         super().__init__()
         self.graph, self.names, self.config = graph, tuple(names), config
         self.trunk = nn.Sequential(*convolutions(config.width))
-        self.heads = nn.ModuleDict(
-            {name: self._head(name, 4 * config.width) for name in self.names}
-        )
+        heads = {name: self._head(name, 4 * config.width) for name in self.names}
+        self.heads = nn.ModuleDict(heads)
 
     def _head(self, name: str, features: int) -> MLP:
         variable = self.graph[name]
@@ -91,13 +88,8 @@ class ParentPredictors(nn.Module):
     def predict(self, name: str, features: Tensor, pa: Parents) -> _Prediction:
         r"""The distribution :math:`q(y_i \mid x, y_{>i})` of one variable.
 
-        Args:
-            name: The variable.
-            features: The features of the images, shape (..., F).
-            pa: Its later variables, each of shape (...).
-
-        Returns:
-            A categorical distribution, or a normal one in the units of the variable.
+        It is categorical, or normal in the units of the variable. The features of the images have
+        shape (..., F), the later variables in ``pa`` shape (...).
         """
         later = self.later(name)
         inputs = torch.cat((features, encode(self.graph, pa, later)), dim=-1) if later else features
@@ -107,11 +99,8 @@ class ParentPredictors(nn.Module):
         low, high = variable.range
         mean, log_sd = out.unbind(dim=-1)
         sd = (5 * torch.tanh((log_sd - 2) / 5)).exp()  # a start near a tenth of the range
-        return Normal(
-            low + (high - low) * (mean + 0.5),
-            (high - low) * sd.clamp(min=1e-3),
-            validate_args=False,
-        )
+        mean, sd = low + (high - low) * (mean + 0.5), (high - low) * sd.clamp(min=1e-3)
+        return Normal(mean, sd, validate_args=False)
 
     @torch.no_grad()
     def impute(
@@ -124,9 +113,6 @@ class ParentPredictors(nn.Module):
             pa: Their parents, each of shape (B,), NaN where missing.
             rng: The source of draws; without one the likeliest value of a discrete variable and
                 the mean of a continuous one are taken.
-
-        Returns:
-            All parents, each of shape (B,).
         """
         features, filled = self.features(x), dict(pa)
         for name in reversed(self.names):
@@ -142,10 +128,7 @@ class ParentPredictors(nn.Module):
 
 def _value(q: _Prediction, rng: torch.Generator | None) -> Tensor:
     if isinstance(q, Normal):
-        if rng is None:
-            return q.mean
-        eps = torch.randn(q.mean.shape, generator=rng, device=q.mean.device, dtype=q.mean.dtype)
-        return q.mean + q.stddev * eps
+        return q.mean + q.stddev * normal_noise(q.mean, rng)
     if rng is None:
         return q.logits.argmax(dim=-1)
     return torch.multinomial(q.probs, 1, generator=rng).squeeze(-1)

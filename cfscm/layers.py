@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cfcore.checks import InputError
+from cfscm.networks import check_positive, normal_noise
 
-Prior = Literal["exogenous", "conditional", "regressed"]
-
+_Prior = Literal["exogenous", "conditional", "regressed"]
 Pick = Callable[[int, "Normal", Tensor], tuple[Tensor, Tensor]]
 """Where a latent comes from: the level, its prior and the state to the latent and its KL (B,)."""
 
@@ -47,26 +47,22 @@ class ImageConfig:
     code: int = 48
     depth: int = 2
     embedding: int = 64
-    prior: Prior = "exogenous"
+    prior: _Prior = "exogenous"
     headroom: float = 0.02
 
     def __post_init__(self) -> None:
-        # JSON has lists only.
-        object.__setattr__(self, "widths", tuple(self.widths))
-        object.__setattr__(self, "latents", tuple(self.latents))
-        if self.prior not in get_args(Prior):
-            raise InputError(f"prior must be one of {get_args(Prior)}, not {self.prior!r}")
+        for name in ("widths", "latents"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists only
+        check_positive(self, "parents", "code", "depth", "embedding", "patch")
+        step, priors = self.patch * self.shrink, get_args(_Prior)
+        if self.prior not in priors:
+            raise InputError(f"prior must be one of {priors}, not {self.prior!r}")
         if len(self.widths) != len(self.latents) or not self.widths:
             raise InputError(f"{self.widths} widths need as many latents, not {self.latents}")
-        for name in ("parents", "code", "depth", "embedding", "patch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be positive, not {getattr(self, name)}")
         if not 0 <= self.headroom < math.inf:
             raise InputError(f"headroom must not be negative, not {self.headroom}")
-        if self.size % (self.patch * self.shrink):
-            raise InputError(
-                f"size must be a multiple of {self.patch * self.shrink}, not {self.size}"
-            )
+        if self.size % step:
+            raise InputError(f"size must be a multiple of {step}, not {self.size}")
 
     @property
     def shrink(self) -> int:
@@ -83,7 +79,7 @@ class ImageConfig:
 class Scale:
     r"""The scale on which the networks see an image: attenuation, where organs add up.
 
-    A radiograph is close to :math:`x = 1 - e^{-A}`, with :math:`A` the sum of the attenuations of
+    An image by transmission is close to :math:`x = 1 - e^{-A}`, with :math:`A` the attenuation of
     what the ray met. On the scale of :math:`A` an organ adds the same whatever lies behind it, so
     a change that the parents make and a residual that is held do not disturb each other,
 
@@ -91,9 +87,6 @@ class Scale:
 
     where the headroom :math:`\delta` keeps white pixels finite, and :math:`k` makes [0, 1] an
     interval of length 1 again.
-
-    Args:
-        headroom: :math:`\delta`; 0 leaves the pixels as they are.
 
     Example:
         >>> scale = Scale(0.08)
@@ -125,12 +118,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Normal:
-    """A diagonal normal distribution.
-
-    Args:
-        mean: Its mean.
-        log_sd: The logarithm of its standard deviation, of the same shape.
-    """
+    """A diagonal normal distribution: its mean and the logarithm of its standard deviation."""
 
     mean: Tensor
     log_sd: Tensor
@@ -145,10 +133,7 @@ class Normal:
 
     def sample(self, rng: torch.Generator | None) -> Tensor:
         """A draw, differentiable in the parameters; the mean without a source of randomness."""
-        if rng is None:
-            return self.mean
-        like = self.mean
-        return self.at(torch.randn(like.shape, generator=rng, device=like.device, dtype=like.dtype))
+        return self.at(normal_noise(self.mean, rng))
 
     def divergence(self, prior: "Normal") -> Tensor:
         r"""The Kullback-Leibler divergence :math:`\mathrm{KL}(q \,\|\, p)` in nats, shape (B,)."""
@@ -158,11 +143,7 @@ class Normal:
 
 
 def _split_normal(parameters: Tensor) -> Normal:
-    """The normal distribution whose mean and deviation a convolution gave, stacked as channels.
-
-    The logarithm of the deviation is kept within +-5, smoothly, so that no step of training can
-    overflow it.
-    """
+    """The normal of stacked channels; its log-deviation stays within +-5, so none overflows."""
     mean, log_sd = parameters.chunk(2, dim=1)
     return Normal(mean, 5 * torch.tanh(log_sd / 5))
 
@@ -175,12 +156,8 @@ def _zeroed(layer: nn.Conv2d | nn.Linear) -> nn.Conv2d | nn.Linear:
 
 
 class _Block(nn.Module):
-    r"""A residual block that the parents steer: :math:`h + \mathrm{conv}(\mathrm{silu}(
+    r"""A residual block that the embedded parents steer: :math:`h + \mathrm{conv}(\mathrm{silu}(
     (1 + \gamma(\mathbf{e})) \odot h + \beta(\mathbf{e})))`.
-
-    Args:
-        width: Channels.
-        embedding: Length of the embedded parents :math:`\mathbf{e}`.
     """
 
     def __init__(self, width: int, embedding: int) -> None:
@@ -201,9 +178,6 @@ class Encoder(nn.Module):
     r"""From an image to features at every resolution, down to a single position.
 
     The last are a sum of two: what the convolutions saw, and what is linear in all pixels.
-
-    Args:
-        config: What to make.
     """
 
     def __init__(self, config: ImageConfig) -> None:
@@ -212,10 +186,8 @@ class Encoder(nn.Module):
         self.stem = nn.Conv2d(config.patch**2, widths[0], 3, padding=1)
         self.glance = nn.Linear(config.size**2, 2 * config.code)
         self.blocks = nn.ModuleList(_Block(width, config.embedding) for width in widths)
-        self.down = nn.ModuleList(
-            [nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths)]
-            + [nn.Conv2d(widths[-1], 2 * config.code, config.grid)]
-        )
+        down = [nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths)]
+        self.down = nn.ModuleList([*down, nn.Conv2d(widths[-1], 2 * config.code, config.grid)])
 
     def forward(self, x: Tensor, e: Tensor) -> list[Tensor]:
         """The features of images x, shape (B, 1, H, W), from fine to coarse."""
@@ -231,18 +203,14 @@ class Encoder(nn.Module):
 class _Level(nn.Module):
     r"""One stochastic layer :math:`z_l`: its prior, its posterior and its way into the state.
 
-    Args:
-        width: Channels of the state.
-        features: Channels of the features of the encoder.
-        latent: Channels of the latent.
-        prior: How the prior is read; an exogenous one is standard normal.
+    State and features have ``width`` channels; a prior that is not conditional is standard normal.
     """
 
-    def __init__(self, width: int, features: int, latent: int, prior: Prior) -> None:
+    def __init__(self, width: int, latent: int, prior: _Prior) -> None:
         super().__init__()
         self.latent = latent
         self.prior = _zeroed(nn.Conv2d(width, 2 * latent, 1)) if prior == "conditional" else None
-        self.posterior = _zeroed(nn.Conv2d(width + features, 2 * latent, 1))
+        self.posterior = _zeroed(nn.Conv2d(2 * width, 2 * latent, 1))
         self.into = nn.Conv2d(latent, width, 1)
 
     def prior_of(self, h: Tensor) -> Normal:
@@ -261,9 +229,6 @@ class Decoder(nn.Module):
     r"""The top-down pass: one path for training and counterfactuals.
 
     They differ only in where the latents come from, which is said by a function.
-
-    Args:
-        config: What to make.
     """
 
     def __init__(self, config: ImageConfig) -> None:
@@ -271,14 +236,12 @@ class Decoder(nn.Module):
         coarse, top = config.widths[::-1], 2 * config.code
         self.patch = config.patch
         self.start = nn.Linear(config.embedding, top)
-        self.levels = nn.ModuleList([_Level(top, top, config.code, config.prior)])
+        self.levels = nn.ModuleList([_Level(top, config.code, config.prior)])
         for width, latent in zip(coarse, config.latents[::-1], strict=True):
-            level = _Level(width, width, latent, config.prior) if latent else nn.Identity()
+            level = _Level(width, latent, config.prior) if latent else nn.Identity()
             self.levels.append(level)
-        self.up = nn.ModuleList(
-            [nn.ConvTranspose2d(top, coarse[0], config.grid)]
-            + [nn.Conv2d(a, b, 1) for a, b in pairwise(coarse)]
-        )
+        up = [nn.Conv2d(a, b, 1) for a, b in pairwise(coarse)]
+        self.up = nn.ModuleList([nn.ConvTranspose2d(top, coarse[0], config.grid), *up])
         self.blocks = nn.ModuleList(
             nn.ModuleList(_Block(width, config.embedding) for _ in range(config.depth))
             for width in coarse
@@ -286,16 +249,7 @@ class Decoder(nn.Module):
         self.out = nn.Conv2d(coarse[-1], config.patch**2, 3, padding=1)
 
     def forward(self, e: Tensor, pick: Pick) -> tuple[Tensor, Tensor, Tensor]:
-        """Decodes.
-
-        Args:
-            e: The embedded parents, shape (B, E).
-            pick: Where the latents come from.
-
-        Returns:
-            The images, shape (B, 1, H, W), the code of the whole image, shape (B, ``code``), and
-            the divergences of all latents, shape (B,).
-        """
+        """From embedded parents (B, E) to images (B, 1, H, W), codes (B, C), divergences (B,)."""
         h, kl, latents = self.start(e)[:, :, None, None], e.new_zeros(len(e)), []
         for number, level in enumerate(self.levels):
             if number:

@@ -24,10 +24,10 @@ from cfcore.checks import InputError
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph
 from cfscm.encoding import encode, widths
+from cfscm.networks import check_positive
 from cfscm.training import FittingConfig, Loop
 
 _EULER = 0.5772156649015329  # the mean of a standard Gumbel variable
-
 _BOUND = 5.0  # deviations of the noise beyond which the spline goes on as a straight line
 
 
@@ -51,20 +51,11 @@ class MechanismConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))  # JSON has lists only
-        for name in ("bins", "steps", "batch", "learning_rate"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be positive, not {getattr(self, name)}")
+        check_positive(self, "bins", "steps", "batch", "learning_rate")
 
 
 class _Conditioner(nn.Module):
-    r"""The parameters of a mechanism: a network of its causes, or free numbers at a root.
-
-    Args:
-        graph: The graph.
-        name: The variable whose mechanism it serves.
-        outputs: The number of parameters P.
-        hidden: The widths of the hidden layers.
-    """
+    r"""The parameters of a mechanism: a network of its causes, or free numbers at a root."""
 
     def __init__(self, graph: CausalGraph, name: str, outputs: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -85,7 +76,7 @@ class _Conditioner(nn.Module):
         return (self.offset + self.network(inputs)).double()
 
 
-class SplineMechanism(nn.Module):
+class _SplineMechanism(nn.Module):
     r"""A continuous variable as a monotone function of normal noise.
 
     .. math:: u = S_{\mathbf{pa}}\big(e^{a(\mathbf{pa})} (y - m) / s + b(\mathbf{pa})\big),
@@ -98,11 +89,6 @@ class SplineMechanism(nn.Module):
 
     References:
         Durkan et al., *Neural spline flows*, 2019.
-
-    Args:
-        graph: The graph.
-        name: The variable.
-        config: Widths and bins.
     """
 
     def __init__(self, graph: CausalGraph, name: str, config: MechanismConfig) -> None:
@@ -144,7 +130,7 @@ class SplineMechanism(nn.Module):
         return self(pa).transform.inv(u.double())
 
 
-class GumbelMechanism(nn.Module):
+class _GumbelMechanism(nn.Module):
     r"""A discrete variable as the largest of its log-probabilities plus Gumbel noise.
 
     .. math:: y = \arg\max_k \big(\ell_k(\mathbf{pa}) + u_k\big), \qquad
@@ -164,11 +150,6 @@ class GumbelMechanism(nn.Module):
     References:
         Oberst and Sontag, *Counterfactual off-policy evaluation with Gumbel-max structural causal
         models*, 2019. Maddison, Tarlow and Minka, *A\* sampling*, 2014.
-
-    Args:
-        graph: The graph.
-        name: The variable.
-        config: The widths.
     """
 
     def __init__(self, graph: CausalGraph, name: str, config: MechanismConfig) -> None:
@@ -213,35 +194,22 @@ def _gumbel(like: Tensor, rng: RandomState) -> Tensor:
     return -torch.empty_like(like).exponential_(generator=rng).log()
 
 
-Mechanism = SplineMechanism | GumbelMechanism
+_Mechanism = _SplineMechanism | _GumbelMechanism
 
 
 def build_mechanisms(
     graph: CausalGraph, names: Sequence[str], config: MechanismConfig, *, seed: int
 ) -> nn.ModuleDict:
-    """Makes the mechanisms of some variables, without touching the global random state.
-
-    Args:
-        graph: The graph.
-        names: The variables.
-        config: What to make.
-        seed: The seed of the weights.
-
-    Returns:
-        The mechanisms by name.
-    """
+    """Makes the mechanisms of some variables, without touching the global random state."""
+    kinds = {"continuous": _SplineMechanism}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return nn.ModuleDict({name: _mechanism(graph, name, config) for name in names})
-
-
-def _mechanism(graph: CausalGraph, name: str, config: MechanismConfig) -> Mechanism:
-    kind = SplineMechanism if graph[name].kind == "continuous" else GumbelMechanism
-    return kind(graph, name, config)
+        made = {n: kinds.get(graph[n].kind, _GumbelMechanism)(graph, n, config) for n in names}
+        return nn.ModuleDict(made)
 
 
 def fit_mechanisms(
-    mechanisms: Mapping[str, Mechanism], pa: Parents, config: MechanismConfig, *, seed: int
+    mechanisms: Mapping[str, _Mechanism], pa: Parents, config: MechanismConfig, *, seed: int
 ) -> dict[str, float]:
     r"""Fits mechanisms by maximum likelihood, each on the rows that have all it needs.
 
@@ -265,31 +233,26 @@ def fit_mechanisms(
     return {name: _fit(mechanism, pa, config, seed) for name, mechanism in mechanisms.items()}
 
 
-def _fit(mechanism: Mechanism, pa: Parents, config: MechanismConfig, seed: int) -> float:
-    y, causes = _complete_rows(mechanism, pa)
+def _fit(mechanism: _Mechanism, pa: Parents, config: MechanismConfig, seed: int) -> float:
+    """Fits one mechanism, where neither its variable nor a cause of it is missing."""
+    variable, names = mechanism.variable, mechanism.conditioner.causes
+    whole = torch.stack([pa[name].isfinite() for name in (variable.name, *names)]).all(dim=0)
+    y, causes = pa[variable.name][whole], {name: pa[name][whole] for name in names}
+    if not len(y):
+        raise InputError(f"{variable.name} and its causes {names} are known together in no row")
+    for value in y.unique() if variable.kind != "continuous" else ():
+        variable.check(value.item())
     mechanism.start(y)
 
     def loss(rows: Tensor | slice = slice(None)) -> Tensor:
         return -mechanism.log_prob(y[rows], {name: v[rows] for name, v in causes.items()}).mean()
 
-    if causes or isinstance(mechanism, SplineMechanism):
+    if causes or isinstance(mechanism, _SplineMechanism):
         pace = FittingConfig.plain(config.steps, config.learning_rate)
         loop, rng = Loop(mechanism, pace, y.device, half=False), RandomState().manual_seed(seed)
         for _ in range(config.steps):
             rows = torch.randint(len(y), (config.batch,), generator=rng).to(y.device)
             rows = rows if len(y) > config.batch else slice(None)
-            loop.advance(lambda _, rows=rows: {mechanism.variable.name: loss(rows)})
+            loop.advance(lambda _, rows=rows: {variable.name: loss(rows)})
     with torch.no_grad():
         return loss().item()
-
-
-def _complete_rows(mechanism: Mechanism, pa: Parents) -> tuple[Tensor, dict[str, Tensor]]:
-    """The values of a variable and of its causes where none of them is missing."""
-    variable, causes = mechanism.variable, mechanism.conditioner.causes
-    whole = torch.stack([pa[name].isfinite() for name in (variable.name, *causes)]).all(dim=0)
-    y = pa[variable.name][whole]
-    if not len(y):
-        raise InputError(f"{variable.name} and its causes {causes} are known together in no row")
-    for value in y.unique() if variable.kind != "continuous" else ():
-        variable.check(value.item())
-    return y, {name: pa[name][whole] for name in causes}

@@ -18,6 +18,8 @@ from cfscm.inference import InferenceConfig, ParentPredictors
 from cfscm.mechanisms import MechanismConfig, build_mechanisms, fit_mechanisms
 from cfscm.weights import read_weights, write_weights
 
+_Values = Mapping[str, Tensor | float]  # of an intervention
+
 
 class DeepSCM(nn.Module):
     r"""A structural causal model whose mechanisms are learned (appendix of the paper).
@@ -57,8 +59,7 @@ class DeepSCM(nn.Module):
             raise InputError(f"the target {target!r} is not among the parents {list(self.names)}")
         self.settings = mechanisms or MechanismConfig()
         self.mechanisms = build_mechanisms(graph, self.names, self.settings, seed=seed)
-        self.image = image
-        self.inference = None
+        self.image, self.inference = image, None
         if inference is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -72,10 +73,8 @@ class DeepSCM(nn.Module):
     def impute(self, x: Tensor, pa: Parents, rng: RandomState | None = None) -> dict[str, Tensor]:
         """Fills in missing parents; see :meth:`.ParentPredictors.impute`."""
         if self.inference is None:
-            raise InputError(
-                "this generator has no predictors of missing parents: train one on partly labelled "
-                "data, or leave out the rows that miss a parent"
-            )
+            how = "train one on partly labelled data, or leave out the rows that miss a parent"
+            raise InputError(f"this generator has no predictors of missing parents: {how}")
         return self.inference.impute(x, pa, rng)
 
     def fit_parents(self, pa: Parents, *, seed: int) -> dict[str, float]:
@@ -93,16 +92,9 @@ class DeepSCM(nn.Module):
     def abduct(
         self, x: Tensor, pa: Parents, *, index: Tensor | None = None, rng: RandomState | None = None
     ) -> dict[str, Tensor]:
-        """Infers the noise of the images; see :meth:`cfcore.generator.Generator.abduct`.
+        """Infers the noise of the images, from them alone, not from ``index``.
 
-        Args:
-            x: The images, shape (B, 1, H, W), in [0, 1].
-            pa: Their parents, each of shape (B,).
-            index: Not used, as the noise is inferred from the image.
-            rng: The source of randomness of the posterior; its mean is taken without one.
-
-        Returns:
-            The noise, each with leading axis B.
+        See :meth:`cfcore.generator.Generator.abduct`.
         """
         return self.image.abduct(x, self.encode(pa), rng)
 
@@ -111,27 +103,15 @@ class DeepSCM(nn.Module):
         return self.image.predict(noise, self.encode(pa))
 
     def act(
-        self,
-        pa: Parents,
-        do: Mapping[str, Tensor | float],
-        *,
-        effect: Effect = "direct",
-        rng: RandomState | None = None,
+        self, pa: Parents, do: _Values, *, effect: Effect = "direct", rng: RandomState | None = None
     ) -> dict[str, Tensor]:
         """Intervenes; see :class:`cfcore.generator.Generator`.
 
         A variable whose causes did not change keeps its exact value, not one that went through
         the mechanism and back.
 
-        Args:
-            pa: The observed parents, each of shape (B,).
-            do: The values to set: numbers, checked against the range of their variable, or
-                tensors of shape (B,), which are not checked.
-            effect: ``"direct"`` or ``"total"``.
-            rng: The source of randomness of discrete mechanisms.
-
-        Returns:
-            All parents after the action, each of shape (B,).
+        Numbers in ``do`` are checked against the range of their variable, tensors of shape (B,) are
+        not.
         """
         if effect not in ("direct", "total"):
             raise InputError(f"effect is 'direct' or 'total', not {effect!r}")
@@ -146,8 +126,7 @@ class DeepSCM(nn.Module):
     def _follow(self, name: str, pa: Parents, acted: Parents, rng: RandomState | None) -> Tensor:
         """The value of a descendant, by its own noise, after its causes have changed."""
         mechanism, y = self.mechanisms[name], pa[name]
-        u = mechanism.abduct(y, pa, rng)
-        causes = self.graph.parents(name)
+        u, causes = mechanism.abduct(y, pa, rng), self.graph.parents(name)
         same = torch.stack([pa[cause] == acted[cause] for cause in causes]).all(dim=0)
         return torch.where(same, y, mechanism.predict(u, acted).to(y.dtype))
 
@@ -160,13 +139,8 @@ def save_model(
     model: DeepSCM, path: Path | str, *, seed: int, notes: Mapping[str, Any] | None = None
 ) -> None:
     """Writes a model as safetensors and a JSON manifest; see :func:`.write_weights`."""
-    config = {
-        "image": asdict(model.image.config),
-        "mechanisms": asdict(model.settings),
-        "target": model.target,
-        "outcome": model.outcome,
-        "graph": repr(model.graph),
-    }
+    config = {"image": asdict(model.image.config), "mechanisms": asdict(model.settings)}
+    config |= {"target": model.target, "outcome": model.outcome, "graph": repr(model.graph)}
     if model.inference is not None:
         config["inference"] = asdict(model.inference.config)
     write_weights(path, model, config, seed=seed, notes=notes)
@@ -175,27 +149,16 @@ def save_model(
 def load_model(path: Path | str, *, graph: CausalGraph) -> DeepSCM:
     """Reads a model that :func:`save_model` wrote.
 
-    Args:
-        path: The file of the weights.
-        graph: The graph of the model.
-
-    Returns:
-        The model, in evaluation mode, on the CPU.
-
-    Raises:
-        InputError: If a file is damaged, or belongs to another graph.
+    It is in evaluation mode, on the CPU. A file that is damaged, or of another graph, raises an
+    :class:`InputError`.
     """
 
     def make(config: Mapping[str, Any]) -> DeepSCM:
         if config["graph"] != repr(graph):
             raise InputError(f"{path} was made for {config['graph']}, not for {graph!r}")
-        return DeepSCM(
-            ImageMechanism(ImageConfig(**config["image"])),
-            graph=graph,
-            target=config["target"],
-            mechanisms=MechanismConfig(**config["mechanisms"]),
-            outcome=config["outcome"],
-            inference=InferenceConfig(**config["inference"]) if "inference" in config else None,
-        )
+        inference = InferenceConfig(**config["inference"]) if "inference" in config else None
+        settings = {name: config[name] for name in ("target", "outcome")}
+        settings |= {"mechanisms": MechanismConfig(**config["mechanisms"]), "inference": inference}
+        return DeepSCM(ImageMechanism(ImageConfig(**config["image"])), graph=graph, **settings)
 
     return read_weights(path, make).eval()

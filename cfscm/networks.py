@@ -1,5 +1,6 @@
 r"""Networks that predict a variable from an image."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -15,7 +16,7 @@ from cfcore.generator import Parents
 from cfcore.graph import CausalGraph, Variable
 from cfscm.weights import read_weights, write_weights
 
-Architecture = Literal["small", "densenet121"]
+_Architecture = Literal["small", "densenet121"]
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,21 @@ class PredictorConfig:
     """
 
     variable: str
-    architecture: Architecture = "small"
+    architecture: _Architecture = "small"
     width: int = 16
 
     def __post_init__(self) -> None:
-        if self.architecture not in get_args(Architecture):
-            known = get_args(Architecture)
+        known = get_args(_Architecture)
+        if self.architecture not in known:
             raise InputError(f"architecture must be one of {known}, not {self.architecture!r}")
-        if self.width < 1:
-            raise InputError(f"width must be positive, not {self.width}")
+        check_positive(self, "width")
+
+
+def check_positive(config: object, *names: str) -> None:
+    """Raise :class:`InputError` unless these fields of a config are positive and finite."""
+    for name in names:
+        if not 0 < getattr(config, name) < math.inf:
+            raise InputError(f"{name} must be positive, not {getattr(config, name)}")
 
 
 def convolutions(width: int) -> list[nn.Module]:
@@ -50,11 +57,8 @@ def convolutions(width: int) -> list[nn.Module]:
     """
     layers: list[nn.Module] = []
     for before, after in pairwise((1, width, 2 * width, 4 * width, 4 * width)):
-        layers += [
-            nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(inplace=True),
-        ]
+        layer = nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False)
+        layers += [layer, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
     return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
@@ -78,24 +82,28 @@ class ImageNetwork(nn.Module):
     def forward(self, x: Tensor, pa: Parents | None = None) -> Tensor:
         """Predicts the variable; the parents are accepted, as of any predictor, and ignored."""
         out = self.network(((x - 0.5) * 4).contiguous(memory_format=torch.channels_last))
-        if self.variable.kind == "categorical":
-            return out
-        if self.variable.kind == "continuous":
-            low, high = self.variable.range
-            return low + (high - low) * out.squeeze(1)
-        return out.squeeze(1)
+        return in_units(self.variable, out)
+
+
+def in_units(variable: Variable, out: Tensor) -> Tensor:
+    """Outputs (B, C) as logits (B, C), one logit (B,), or values in the variable's range (B,)."""
+    if variable.kind == "categorical":
+        return out
+    low, high = variable.range if variable.kind == "continuous" else (0, 1)
+    return low + (high - low) * out.squeeze(1)
+
+
+def normal_noise(like: Tensor, rng: torch.Generator | None) -> Tensor:
+    """Standard normal noise, of the shape of a tensor; zeros without a source of randomness."""
+    if rng is None:
+        return torch.zeros_like(like)
+    return torch.randn(like.shape, generator=rng, device=like.device, dtype=like.dtype)
 
 
 def build(config: PredictorConfig, *, graph: CausalGraph, seed: int) -> ImageNetwork:
     """Makes a predictor with random weights, without touching the global random state.
 
-    Args:
-        config: What to make.
-        graph: The graph that holds the variable.
-        seed: The seed of the weights.
-
-    Returns:
-        The predictor, in channels-last layout.
+    The network is in channels-last layout.
 
     Example:
         >>> grade = Variable("grade", "categorical", categories=("a", "b", "c"))
@@ -114,13 +122,10 @@ def build(config: PredictorConfig, *, graph: CausalGraph, seed: int) -> ImageNet
 def _layers(config: PredictorConfig, outputs: int) -> nn.Module:
     if config.architecture == "small":
         return nn.Sequential(*convolutions(config.width), nn.Linear(4 * config.width, outputs))
-
     needs("monai")
     from monai.networks.nets import DenseNet121
 
-    return DenseNet121(
-        spatial_dims=2, in_channels=1, out_channels=outputs, init_features=config.width
-    )
+    return DenseNet121(2, in_channels=1, out_channels=outputs, init_features=config.width)
 
 
 def save(
@@ -132,6 +137,5 @@ def save(
 
 def load(path: Path | str, *, graph: CausalGraph) -> ImageNetwork:
     """Reads a predictor that :func:`save` wrote, in evaluation mode, on the CPU."""
-    return read_weights(
-        path, lambda config: build(PredictorConfig(**config), graph=graph, seed=0)
-    ).eval()
+    made = read_weights(path, lambda given: build(PredictorConfig(**given), graph=graph, seed=0))
+    return made.eval()

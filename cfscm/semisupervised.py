@@ -41,6 +41,7 @@ from cfscm.encoding import encode
 from cfscm.image import ImageMechanism
 from cfscm.inference import ParentPredictors
 from cfscm.model import DeepSCM
+from cfscm.networks import check_positive
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,7 @@ class Labelled:
     until: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("beta", "start", "until"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be positive, not {getattr(self, name)}")
+        check_positive(self, "beta", "start", "until")
 
     def weight(self, done: float) -> float:
         """The weight of the divergence when a share of the training is behind.
@@ -88,16 +87,13 @@ class Labelled:
         self, image: ImageMechanism, x: Tensor, c: Tensor, done: float, rng: torch.Generator
     ) -> dict[str, Tensor]:
         """The terms of the loss; see :data:`.Objective`."""
-        log_likelihood, kl = image.terms(x, c, rng)
-        pixels = x[0].numel()
-        return {
-            "reconstruction": -log_likelihood.mean() / pixels,
-            "divergence": self.weight(done) * kl.mean() / pixels,
-        }
+        (log_likelihood, kl), pixels = image.terms(x, c, rng), x[0].numel()
+        kl = self.weight(done) * kl.mean() / pixels
+        return {"reconstruction": -log_likelihood.mean() / pixels, "divergence": kl}
 
 
 @dataclass(frozen=True)
-class Evidence:
+class _Evidence:
     r"""What the equations are made of, for B rows.
 
     Args:
@@ -125,47 +121,35 @@ class Evidence:
         return self.rows.expect(q - p)
 
 
-def unlabelled(e: Evidence) -> Tensor:
+def unlabelled(e: _Evidence) -> Tensor:
     r"""The unlabelled term :math:`\mathcal{U}(x)` (``eq:app:bothunlab``), no label known.
 
     .. math:: \mathcal{U}(x) = -\mathbb{E}_{q(y \mid x)} \mathcal{L}(x, y)
         + \mathbb{E}_{q(y \mid x)} \sum_i \log \frac{q(y_i \mid x, y_{>i})}
         {p(y_i \mid \mathbf{pa}_i)}
 
-    The paper's form is :eq:`eq:app:bothunlab` in :doc:`/notebooks/training`.
-
-    Args:
-        e: The evidence.
-
-    Returns:
-        The negative bound of each row in nats, shape (B,).
+    It is the negative bound of each row in nats, shape (B,). The paper's form is
+    :eq:`eq:app:bothunlab` in :doc:`/notebooks/training`.
     """
     _require(e, all(missing.all() for missing in e.rows.missing.values()), "no labels")
     return -e.trust * e.image + e.divergence
 
 
-def cause_only(e: Evidence) -> Tensor:
+def cause_only(e: _Evidence) -> Tensor:
     r"""The cause-only term :math:`\mathcal{C}(x, y_C)` (``eq:app:cause``).
 
     .. math:: \mathcal{C}(x, y_C) = -\mathbb{E}_{q(y_E \mid x)} \mathcal{L}(x, y) - \log p(y_C)
         + \mathrm{KL}\big(q(y_E \mid x) \,\|\, p(y_E \mid y_C)\big)
 
     What is predicted does not know the causes, though they are recorded: the predictors read
-    later variables only. The bound holds all the same; it cannot be tight.
-
-    The paper's form is :eq:`eq:app:cause` in :doc:`/notebooks/training`.
-
-    Args:
-        e: The evidence, in which no known variable has a missing cause.
-
-    Returns:
-        The negative bound of each row in nats, shape (B,).
+    later variables only. The bound holds all the same; it cannot be tight. No known variable may
+    have a missing cause. The paper's form is :eq:`eq:app:cause` in :doc:`/notebooks/training`.
     """
     _require(e, not any(_open(e, name).any() for name in e.log_p), "causes before effects")
     return -e.trust * e.image - e.rows.expect(e.of(e.log_p, missing=False)) + e.divergence
 
 
-def partial(e: Evidence) -> Tensor:
+def partial(e: _Evidence) -> Tensor:
     r"""The term of any mask, each row with its own: the four equations are special cases.
 
     .. math:: -\tau\, \mathbb{E}_q \Big[ \mathcal{L}(x, y) + \sum_{i \in O,\, \mathbf{pa}_i \cap M
@@ -173,13 +157,7 @@ def partial(e: Evidence) -> Tensor:
         \cap M = \emptyset} \log p(y_i \mid \mathbf{pa}_i) + \mathbb{E}_q \sum_{i \in M}
         \log \frac{q(y_i \mid x, y_{>i})}{p(y_i \mid \mathbf{pa}_i)}
 
-    with the trust :math:`\tau` in what was imputed: 1, or :math:`1 - H`.
-
-    Args:
-        e: The evidence.
-
-    Returns:
-        The negative bound of each row in nats, shape (B,).
+    with the trust :math:`\tau` in what was imputed: 1, or :math:`1 - H`; in nats, shape (B,).
     """
     inside, outside = 0.0, 0.0
     for name, term in e.log_p.items():
@@ -194,15 +172,8 @@ def classification(rows: Completions) -> Tensor:
 
     .. math:: -\sum_{i \in O} \mathbb{E}_{q(y_M \mid x, y_O)} \log q(y_i \mid x, y_{>i})
 
-    Nothing is learned here about the labels that are averaged over.
-
-    The paper's form is :eq:`eq:app:total` in :doc:`/notebooks/training`.
-
-    Args:
-        rows: The completions of B rows.
-
-    Returns:
-        The term of each row in nats, shape (B,); 0 where no label is known.
+    In nats, shape (B,); nothing is learned here about the labels that are averaged over. The
+    paper's form is :eq:`eq:app:total` in :doc:`/notebooks/training`.
     """
     total = 0.0
     for name, term in rows.log_q.items():
@@ -211,14 +182,14 @@ def classification(rows: Completions) -> Tensor:
     return total
 
 
-def _open(e: Evidence, name: str) -> Tensor:
+def _open(e: _Evidence, name: str) -> Tensor:
     """Which rows know a variable and miss one of its causes, shape (B,)."""
     causes = [e.rows.missing[cause] for cause in e.rows.graph.parents(name)]
     lacking = torch.stack(causes).any(dim=0) if causes else torch.zeros_like(e.image).bool()
     return lacking & ~e.rows.missing[name]
 
 
-def _require(e: Evidence, holds: bool, what: str) -> None:
+def _require(e: _Evidence, holds: bool, what: str) -> None:
     if not holds:
         known = [name for name, missing in e.rows.missing.items() if not missing.all()]
         raise InputError(f"this equation is for rows with {what}, but known are {known}")
@@ -261,21 +232,18 @@ class SemiSupervised:
     ) -> dict[str, Tensor]:
         """The terms of the loss; see :data:`.Objective`."""
         model.inference.eval()  # norms hold from here on: an image has its features in any company
-        pa, pixels = unpack(packed, model.names), x[0].numel()
-        e = self.evidence(model, x, pa, done, rng)
-        return {
-            "bound": partial(e).mean().float() / pixels,
-            "classification": self.classify * classification(e.rows).mean().float(),
-        }
+        e = self.evidence(model, x, unpack(packed, model.names), done, rng)
+        known = self.classify * classification(e.rows).mean().float()
+        return {"bound": partial(e).mean().float() / x[0].numel(), "classification": known}
 
     def evidence(
         self, model: DeepSCM, x: Tensor, pa: Parents, done: float, rng: torch.Generator
-    ) -> Evidence:
+    ) -> _Evidence:
         """What the equations are made of, for a batch with labels missing anywhere."""
         rows = complete(model.inference, model.inference.features(x), pa, rng)
-        log_p = {n: m.log_prob(rows.pa[n], rows.pa) for n, m in model.mechanisms.items()}
         image = self.image(model, x, rows, done, rng)
-        return Evidence(rows, image, log_p, torch.ones_like(image) if self.trusting else rows.trust)
+        trust = torch.ones_like(image) if self.trusting else rows.trust
+        return _Evidence(rows, image, model.log_prob(rows.pa), trust)
 
     def image(
         self, model: DeepSCM, x: Tensor, rows: Completions, done: float, rng: torch.Generator
@@ -289,9 +257,10 @@ class SemiSupervised:
         weight = weight + (len(x) / count - 1) * (weight - weight.detach())
         share = torch.cat((weight, torch.ones_like(rows.weight[rest, 0])))
         if len(rest):
-            row, k = torch.cat((row, rest)), torch.cat((k, rows.draw(rng)[rest]))
+            drawn = torch.multinomial(rows.weight.detach(), 1, generator=rng).squeeze(1)
+            row, k = torch.cat((row, rest)), torch.cat((k, drawn[rest]))
         c = encode(model.graph, {n: v[row, k] for n, v in rows.pa.items()}, model.names)
-        seen = rows.expected_code(model.names)
+        seen = (rows.weight[..., None] * encode(model.graph, rows.pa, model.names)).sum(dim=1)
         likelihood, kl = model.image.shared_terms(x, seen, c, row, rng)
         bound = share * (likelihood - self.labelled.weight(done) * kl)
         return torch.zeros_like(bound[: len(x)]).index_add(0, row, bound)
@@ -307,14 +276,7 @@ def classify_only(
 
 
 def pack(pa: Parents, names: Sequence[str]) -> Tensor:
-    """Labels as one matrix without NaN: values, 0 where missing, and which are known.
-
-    Args:
-        pa: The labels, each of shape (N,), NaN where missing.
-        names: Their order.
-
-    Returns:
-        The matrix, shape (N, 2 V).
+    """Labels (N,), NaN where missing, as a matrix (N, 2 V): values, or 0, and which are known.
 
     Example:
         >>> pack({"age": torch.tensor([50.0, torch.nan])}, ["age"])

@@ -74,42 +74,32 @@ class Stages:
     def learn(self) -> None:
         """Trains from nothing: the parent predictors, the parents, then everything together."""
         self.start()
+        rows = torch.arange(len(self.images))
         self.model.fit_parents(self._filled(self.seed), seed=self.seed)
-        self._fit("together", self.model, self.schedule.objective, self.schedule.fitting)
+        self._fit("together", self.model, self.schedule.objective, self.schedule.fitting, rows)
         self.centre()
 
     def regularise(self, consistency: ConsistencyConfig) -> None:
         """Goes on with a generator that has learned, by what its counterfactuals are read as."""
         aim = Consistent.reading(self.model, consistency, self.schedule.objective)
-        self._fit("regularised", self.model, aim, self.schedule.after)
+        rows = torch.arange(len(self.images))
+        self._fit("regularised", self.model, aim, self.schedule.after, rows)
         self.centre()
 
     def start(self) -> None:
         """Trains the parent predictors, on the images of which a label is recorded."""
         known = torch.stack([values.isfinite() for values in self.pa.values()]).any(dim=0)
-        self._fit("start", self.model.inference, classify_only, self.schedule.start, known)
+        rows = known.nonzero().squeeze(1)
+        self._fit("start", self.model.inference, classify_only, self.schedule.start, rows)
 
     def _fit(
-        self,
-        name: str,
-        module: nn.Module,
-        objective: Objective,
-        config: FittingConfig,
-        chosen: Tensor | None = None,
+        self, name: str, module: nn.Module, aim: Objective, config: FittingConfig, rows: Tensor
     ) -> None:
-        rows = torch.arange(len(self.images))[slice(None) if chosen is None else chosen]
-        steps = fit(
-            module,
-            Chosen(self.images, rows),
-            pack(self.pa, self.model.names)[rows],
-            seed=self.seed,
-            objective=objective,
-            config=config,
-            checkpoint=self.path.with_name(f"{self.path.stem}.{name}.checkpoint.safetensors"),
-            device=self.device,
-            progress=self.progress,
-        )
-        self.history[name] = list(steps)
+        path = self.path.with_name(f"{self.path.stem}.{name}.checkpoint.safetensors")
+        run = {"seed": self.seed, "device": self.device, "progress": self.progress}
+        run |= {"objective": aim, "config": config, "checkpoint": path}
+        packed = pack(self.pa, self.model.names)[rows]
+        self.history[name] = list(fit(module, _Chosen(self.images, rows), packed, **run))
 
     def centre(self) -> None:
         """Fits the mean of the code given the parents, over draws of the missing ones.
@@ -120,22 +110,22 @@ class Stages:
         complete = all(values.isfinite().all() for values in self.pa.values())
         draws = range(1 if complete else self.schedule.imputations)
         c = torch.cat([self.model.encode(self._filled(seed)) for seed in draws])
-        again = Chosen(self.images, torch.arange(len(self.images)).repeat(len(draws)))
+        again = _Chosen(self.images, torch.arange(len(self.images)).repeat(len(draws)))
         self.model.image.centre(again, c, shrink=self.schedule.shrink)
 
     @torch.no_grad()
     def _filled(self, seed: int) -> dict[str, Tensor]:
         """The parents, with the missing ones drawn, batch by batch."""
         rng, model = torch.Generator().manual_seed(seed), self.model.cpu()
-        filled = [
-            model.impute(self.images[rows], {n: v[rows] for n, v in self.pa.items()}, rng)
-            for rows in torch.arange(len(self.images)).split(256)
-        ]
+        filled = []
+        for rows in torch.arange(len(self.images)).split(256):
+            some = {name: values[rows] for name, values in self.pa.items()}
+            filled.append(model.impute(self.images[rows], some, rng))
         return {name: torch.cat([part[name] for part in filled]) for name in self.pa}
 
 
 @dataclass(frozen=True)
-class Chosen:
+class _Chosen:
     """Some rows of images, shape (N,), without a copy."""
 
     images: Images

@@ -22,9 +22,9 @@ from tqdm import tqdm
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.graph import Variable
-from cfcore.metrics import auc
 from cfcore.predictor import evaluating
-from cfscm.networks import ImageNetwork
+from cfscm.networks import ImageNetwork, check_positive
+from cfscm.soundness.distances import agreement
 
 _FIRST = 50  # steps after which the typical norm of a gradient is known
 
@@ -71,13 +71,12 @@ class TrainingConfig:
     shift: int = 1
 
     def __post_init__(self) -> None:
-        _check_positive(self, "epochs", "batch", "patience", "learning_rate")
-        for name in ("weight_decay", "noise", "brightness", "shift"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} must not be negative, not {getattr(self, name)}")
-        for name in ("epochs", "batch", "patience", "shift"):
-            if getattr(self, name) != int(getattr(self, name)):
-                raise InputError(f"{name} must be a whole number, not {getattr(self, name)}")
+        check_positive(self, "epochs", "batch", "patience", "learning_rate")
+        for name, value in asdict(self).items():
+            if not 0 <= value < math.inf:
+                raise InputError(f"{name} must not be negative, not {value}")
+            if name in ("epochs", "batch", "patience", "shift") and value != int(value):
+                raise InputError(f"{name} must be a whole number, not {value}")
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,9 @@ class FittingConfig:
     """How the image mechanism is trained.
 
     Args:
-        steps: Steps of the optimiser.
-        batch: Images in a step.
+        steps: Steps of the optimiser, of ``batch`` images each.
         learning_rate: The peak learning rate of AdamW, reached after ``warmup`` steps; it then
             falls to 0 along a cosine.
-        weight_decay: The weight decay of AdamW.
         warmup: Steps over which the learning rate rises.
         average: Decay of the exponential moving average of the weights, which is kept.
         clip: Largest norm of a gradient; longer ones are shortened.
@@ -115,7 +112,7 @@ class FittingConfig:
     report: int = 200
 
     def __post_init__(self) -> None:
-        _check_positive(self, "steps", "batch", "learning_rate", "report")
+        check_positive(self, "steps", "batch", "learning_rate", "report")
         if not min(self.clip, self.skip) > 0:
             raise InputError(f"clip and skip must be positive, not {self.clip} and {self.skip}")
         if not 0 <= self.average < 1:
@@ -133,18 +130,11 @@ class FittingConfig:
         return self.learning_rate * rise * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
 
-def _check_positive(config: object, *names: str) -> None:
-    for name in names:
-        if not 0 < getattr(config, name) < math.inf:
-            raise InputError(f"{name} must be positive, not {getattr(config, name)}")
-
-
 @dataclass(frozen=True)
-class Epoch:
+class _Epoch:
     """The statistics of one epoch.
 
     Args:
-        epoch: Its number, from 1.
         train_loss: The mean loss over the training batches, augmented.
         val_loss: The loss on the validation set.
         val_score: On the validation set: the AUC of a binary variable, the mean AUC of one
@@ -182,7 +172,6 @@ class Loop:
     Args:
         module: The network, trained in place.
         config: The pace: steps, rates, and limits on gradients.
-        device: Where to train.
         betas: The memory of AdamW, for gradients and for their squares.
         half: Whether products may be taken in half precision on CUDA.
     """
@@ -196,36 +185,32 @@ class Loop:
         betas: tuple[float, float] = (0.9, 0.999),
         half: bool = True,
     ) -> None:
-        self.module, self.config = module.to(device), config
-        self.device = torch.device(device)
+        self.module, self.config, self.device = module.to(device), config, torch.device(device)
         self.half = half and self.device.type == "cuda"
         self.step, self.skipped, self.typical_norm = 0, 0, 0.0
         self.average = copy.deepcopy(module.state_dict())
-        self.optimiser = torch.optim.AdamW(
-            module.parameters(), lr=0.0, betas=betas, weight_decay=config.weight_decay
-        )
+        pace = {"lr": 0.0, "betas": betas, "weight_decay": config.weight_decay}
+        self.optimiser = torch.optim.AdamW(module.parameters(), **pace)
 
     def advance(self, loss: Callable[[float], Mapping[str, Tensor]]) -> dict[str, float]:
-        """Takes one step.
+        """Takes one step; a term of the loss that is not finite raises a FloatingPointError.
 
         Args:
             loss: From the share of the training that is behind to the named terms of the loss.
 
         Returns:
             The terms, and the norm of the ``gradient``.
-
-        Raises:
-            FloatingPointError: If a term is not finite; the message names it.
         """
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.half):
             terms = loss(self.step / self.config.steps)
-        for name, value in terms.items():
-            self._check_finite(f"the term {name!r} of the loss", value.item())
+        values = {name: value.item() for name, value in terms.items()}
+        for name, value in values.items():
+            self._check_finite(f"the term {name!r} of the loss", value)
         self.optimiser.zero_grad(set_to_none=True)
         sum(terms.values()).backward()
         norm = self._update()
         self.step += 1
-        return {name: value.item() for name, value in terms.items()} | {"gradient": norm}
+        return values | {"gradient": norm}
 
     def _check_finite(self, what: str, value: float) -> None:
         if not math.isfinite(value):
@@ -234,11 +219,10 @@ class Loop:
 
     def _update(self) -> float:
         """Lets the optimiser step unless the gradient is an outlier; returns its norm."""
-        limit = self.config.skip
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip).item()
-        if limit == math.inf:
+        if self.config.skip == math.inf:
             self._check_finite("the norm of the gradient", norm)
-        outlier = self.step >= _FIRST and norm > limit * self.typical_norm
+        outlier = self.step >= _FIRST and norm > self.config.skip * self.typical_norm
         if outlier or not math.isfinite(norm):
             self.skipped += 1
             return norm
@@ -302,7 +286,7 @@ def train(
     config: TrainingConfig | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
-) -> Iterator[Epoch]:
+) -> Iterator[_Epoch]:
     """Trains a predictor, one epoch for each item that is asked for.
 
     Training stops early when the validation loss no longer falls; the weights of the best
@@ -319,9 +303,6 @@ def train(
         config: How to train.
         device: Where to train.
         progress: Whether to show a progress bar.
-
-    Yields:
-        The statistics of each epoch.
     """
     config = config or TrainingConfig()
     target, validation = target.float(), (validation[0], validation[1].float())
@@ -329,13 +310,11 @@ def train(
         _check_target(network.variable, rows, values)
     if len(target) < 2:
         raise InputError("training needs two images or more")
-
     steps = config.epochs * -(-len(target) // config.batch)
     pace = FittingConfig.plain(steps, config.learning_rate, config.weight_decay)
-    loop = Loop(network, pace, device)
+    loop, lowest, since = Loop(network, pace, device), math.inf, 0
     order, rng = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed)
-    best, since = copy.deepcopy(network.state_dict()), 0
-    lowest = float("inf")
+    best = copy.deepcopy(network.state_dict())
     try:
         for number in range(1, config.epochs + 1):
             parts = _split_rows(torch.randperm(len(target), generator=order), config.batch)
@@ -343,15 +322,16 @@ def train(
             total = 0.0
             network.train()
             for index in parts:
-                x = augment(images[index].to(device), config, rng)
+                x = _augment(images[index].to(device), config, rng)
                 total += _step(loop, x, target[index].to(device)) * len(index)
-            val_loss, val_score = _validate(network, *validation)
+            out = outputs(network, validation[0])
+            val_loss, val_score = _judged(network.variable, out, validation[1].to(out.device))
             if not math.isfinite(val_loss):
                 raise FloatingPointError(f"validation loss is {val_loss} at epoch {number}")
             since = 0 if val_loss < lowest else since + 1
             if since == 0:
                 lowest, best = val_loss, copy.deepcopy(network.state_dict())
-            yield Epoch(number, total / len(target), val_loss, val_score, since == 0)
+            yield _Epoch(number, total / len(target), val_loss, val_score, since == 0)
             if since == config.patience:
                 return
     finally:
@@ -387,7 +367,7 @@ def fit(
         module: The network, trained in place.
         images: The training images, N of them.
         c: Their parents as vectors, shape (N, D).
-        objective: The loss.
+        objective: The loss; a term of it that is not finite raises an error that names it.
         config: How to train.
         seed: The seed of the order of images and of the draws.
         checkpoint: Where to keep the state, ``*.safetensors``; if it is there, training goes on
@@ -397,9 +377,6 @@ def fit(
 
     Yields:
         The statistics of every ``config.report`` steps and of the last ones.
-
-    Raises:
-        FloatingPointError: If a term of the loss is not finite; the message names it.
     """
     _check_rows(images, c, 2, "parents")
     loop, rng = Loop(module, config, device, betas=(0.9, 0.99)), torch.Generator(device)
@@ -420,7 +397,8 @@ def fit(
             if loop.step % config.report == 0 or loop.step == config.steps:
                 if checkpoint is not None:
                     loop.keep(checkpoint, run)
-                yield _summary(loop, seen)
+                means = {name: math.fsum(row[name] for row in seen) / len(seen) for name in seen[0]}
+                yield Progress(loop.step, means, means.pop("gradient"), loop.skipped)
                 seen = []
     finally:
         bar.close()
@@ -436,17 +414,9 @@ def _rows(step: int, batch: int, count: int, seed: int) -> Tensor:
 
 
 def _seed(seed: int, number: int, use: str) -> int:
-    """A seed for one use of randomness in one step or epoch.
-
-    Generators on the CPU read 32 bits of a seed only, hence the hash.
-    """
+    """A seed of 32 bits, all that CPU generators read, for one use in one step or epoch."""
     digest = hashlib.blake2b(f"{seed} {use} {number}".encode(), digest_size=4).digest()
     return int.from_bytes(digest)
-
-
-def _summary(loop: Loop, seen: list[dict[str, float]]) -> Progress:
-    means = {name: math.fsum(row[name] for row in seen) / len(seen) for name in seen[0]}
-    return Progress(loop.step, means, means.pop("gradient"), loop.skipped)
 
 
 def _split_rows(rows: Tensor, batch: int) -> list[Tensor]:
@@ -467,10 +437,9 @@ def _check_rows(images: Images, values: Tensor, axes: int, what: str) -> None:
     if values.ndim != axes or len(images) != len(values) or len(values) == 0:
         shape = tuple(values.shape)
         raise InputError(f"{len(images)} images need as many {what}, not shape {shape}")
-    bad = ~values.isfinite().view(len(values), -1).all(dim=1)
-    if bad.any():
-        row = int(bad.nonzero()[0])
-        raise InputError(f"{what} of row {row} are not finite: leave such rows out")
+    bad = (~values.isfinite()).nonzero()
+    if len(bad):
+        raise InputError(f"{what} of row {int(bad[0, 0])} are not finite: leave such rows out")
 
 
 def _check_target(variable: Variable, images: Images, target: Tensor) -> None:
@@ -484,17 +453,8 @@ def _check_target(variable: Variable, images: Images, target: Tensor) -> None:
             raise InputError(f"row {row}: {error}") from None
 
 
-def augment(x: Tensor, config: TrainingConfig, rng: torch.Generator) -> Tensor:
-    """Shifts a batch, brightens each image and adds noise.
-
-    Args:
-        x: The images, shape (B, 1, H, W).
-        config: The size of each change.
-        rng: The source of randomness, on the device of the images.
-
-    Returns:
-        The changed images, of the same shape.
-    """
+def _augment(x: Tensor, config: TrainingConfig, rng: torch.Generator) -> Tensor:
+    """Shifts a batch, brightens each image and adds noise."""
     x = shifted(x, config.shift, rng)
     if config.brightness:
         u = torch.rand(len(x), 1, 1, 1, generator=rng, device=x.device)
@@ -505,13 +465,9 @@ def augment(x: Tensor, config: TrainingConfig, rng: torch.Generator) -> Tensor:
 
 
 def shifted(x: Tensor, most: int, rng: torch.Generator, *, count: int = 1) -> Tensor:
-    """Images shifted by whole pixels; what comes in repeats the edge.
+    """Images (B, 1, H, W) shifted by whole pixels; what comes in repeats the edge.
 
-    Args:
-        x: The images, shape (B, 1, H, W).
-        most: The largest shift in each direction.
-        rng: The source of randomness, on the device of the images.
-        count: How many shifts are drawn: one for all images, or B.
+    ``count`` shifts of up to ``most`` pixels each way are drawn: one for all images, or B.
     """
     if not most:
         return x
@@ -541,26 +497,18 @@ def _loss(variable: Variable, out: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(out / (high - low), y / (high - low))
 
 
-def _score(variable: Variable, out: Tensor, y: Tensor) -> float:
-    """AUC, mean AUC of one class against the rest, or R^2, by the kind of the variable."""
-    if variable.kind == "binary":
-        return auc(out, y).item()
-    if variable.kind == "categorical":
-        return torch.stack([auc(out[:, k], y == k) for k in variable.values]).mean().item()
-    return 1 - (F.mse_loss(out, y) / y.var(correction=0)).item()
+def _judged(variable: Variable, out: Tensor, y: Tensor) -> tuple[float, float]:
+    """The loss; and AUC, its mean over one class against the rest, or R^2, by the kind."""
+    area = "R2" if variable.kind == "continuous" else "AUC"
+    return _loss(variable, out, y).item(), agreement(variable, out, y)[area]
 
 
 @torch.inference_mode()
 def outputs(predictor: nn.Module, images: Images, pa: Mapping[str, Tensor] | None = None) -> Tensor:
     """The outputs of a predictor for all images, in evaluation mode, batch by batch.
 
-    Args:
-        predictor: The predictor.
-        images: The images, N of them.
-        pa: Their parents, each of shape (N,), if the predictor reads them.
-
-    Returns:
-        The outputs, shape (N,) or (N, C), on the device of the predictor.
+    The parents ``pa``, each of shape (N,), are for predictors that read them. The outputs have
+    shape (N,) or (N, C), on the device of the predictor.
     """
     device = next(predictor.parameters(), torch.empty(0)).device
     parts = []
@@ -569,10 +517,3 @@ def outputs(predictor: nn.Module, images: Images, pa: Mapping[str, Tensor] | Non
             some = {name: value[rows].to(device) for name, value in (pa or {}).items()}
             parts.append(predictor(images[rows].to(device), some))
     return torch.cat(parts)
-
-
-def _validate(network: ImageNetwork, images: Images, target: Tensor) -> tuple[float, float]:
-    """The loss and the score on a validation set."""
-    out = outputs(network, images)
-    y = target.to(out.device)
-    return _loss(network.variable, out, y).item(), _score(network.variable, out, y)

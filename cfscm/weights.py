@@ -18,17 +18,12 @@ from cfcore.files import write_atomically
 from cfcore.marks import announced, label, sources_in
 
 Module = TypeVar("Module", bound=nn.Module)
-
+_Facts = Mapping[str, Any]
 PART = 4_500_000  # bytes of weights in one file
 
 
 def write_weights(
-    path: Path | str,
-    module: nn.Module,
-    config: Mapping[str, Any],
-    *,
-    seed: int,
-    notes: Mapping[str, Any] | None = None,
+    path: Path | str, module: nn.Module, config: _Facts, *, seed: int, notes: _Facts | None = None
 ) -> None:
     """Writes the weights as safetensors, and a JSON manifest beside them.
 
@@ -49,25 +44,16 @@ def write_weights(
     path = _weights_path(path)
     state = {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
     weights = to_bytes(state, metadata=label(sources_in(str(notes).encode())))
-    manifest = {
-        "config": dict(config),
-        "seed": seed,
-        "sha256": hashlib.sha256(weights).hexdigest(),
-        "commit": commit(),
-        "versions": {
-            "cfcore": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-        "notes": dict(notes or {}),
-    }
+    made = {"config": dict(config), "seed": seed, "sha256": hashlib.sha256(weights).hexdigest()}
+    versions = {"cfcore": __version__, "python": platform.python_version()}
+    versions["torch"] = torch.__version__
+    made |= {"commit": commit(), "versions": versions, "notes": dict(notes or {})}
     path.parent.mkdir(parents=True, exist_ok=True)
     slices = [weights[start : start + PART] for start in range(0, len(weights), PART)]
     for number, part in enumerate(slices):
         write_atomically(_part(path, number), part)
-    write_atomically(
-        path.with_suffix(".json"), _as_json(manifest | {"parts": len(slices)}).encode()
-    )
+    text = _as_json(made | {"parts": len(slices)})
+    write_atomically(path.with_suffix(".json"), text.encode())
 
 
 def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> Module:
@@ -76,9 +62,6 @@ def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> 
     Args:
         path: The file of the weights.
         make: Makes the network, with any weights, from its configuration.
-
-    Returns:
-        The network, on the CPU.
 
     Raises:
         InputError: If weights and manifest do not belong together.
@@ -106,11 +89,10 @@ def read_manifest(path: Path | str) -> dict[str, Any]:
     try:
         return json.loads(manifest.read_text())
     except FileNotFoundError:
-        raise InputError(
-            f"{manifest} is missing: the weights were not saved to their end"
-        ) from None
+        problem = "is missing: the weights were not saved to their end"
     except json.JSONDecodeError as error:
-        raise InputError(f"{manifest} is not JSON: {error}") from None
+        problem = f"is not JSON: {error}"
+    raise InputError(f"{manifest} {problem}")
 
 
 def _as_json(manifest: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from cfcore import InputError
 from cfcore.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
+MODULES = [path for package in paths.PACKAGES for path in (ROOT / package).rglob("*.py")]
 
 
 def lock() -> dict[str, str]:
@@ -92,12 +93,10 @@ def test_pip_finds_the_conda_environment_satisfied(environment: list[str], tmp_p
 
 
 def test_every_module_finds_the_data_of_the_project_in_one_way() -> None:
-    own = {"files.py", "provenance.py"}  # the second hashes all of the project
-    modules = [path for path in (ROOT / "cfcore").rglob("*.py") if path.name not in own]
-    found = [
-        p for p in modules if re.search(r"__file__.*(parent\.parent|parents\[)", p.read_text())
-    ]
-    assert found == []
+    above = re.compile(r"__file__.*(parent\.parent|parents\[)")
+    found = [path for path in MODULES if above.search(path.read_text())]
+
+    assert found == [ROOT / "cfbook/paths.py"]
 
 
 def test_data_that_did_not_come_with_the_package_are_named(
@@ -138,15 +137,14 @@ def base() -> set[str]:
 
 
 def third_party() -> set[str]:
-    """The modules of others that any file of the package imports, by their first names."""
+    """The modules of others that any file of the packages imports, by their first names."""
     modules: set[str] = set()
-    for path in (ROOT / "cfcore").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                modules.add(node.module.split(".")[0])
-            elif isinstance(node, ast.Import):
-                modules.update(name.name.split(".")[0] for name in node.names)
-    return modules - set(sys.stdlib_module_names) - {"cfcore"}
+    for node in (node for path in MODULES for node in ast.walk(ast.parse(path.read_text()))):
+        if isinstance(node, ast.ImportFrom):
+            modules.add(node.module.split(".")[0])
+        elif isinstance(node, ast.Import):
+            modules.update(name.name.split(".")[0] for name in node.names)
+    return modules - set(sys.stdlib_module_names) - set(paths.PACKAGES)
 
 
 def test_every_module_that_is_imported_comes_with_the_package_or_a_named_extra() -> None:
@@ -158,7 +156,7 @@ def test_every_module_that_is_imported_comes_with_the_package_or_a_named_extra()
         name for name in third_party() if not {canonicalize_name(d) for d in homes[name]} & base()
     }
 
-    assert bare <= set(EXTRAS)
+    assert bare - set(EXTRAS) == set()
     for module, extra in EXTRAS.items():
         brought = needed(*(Requirement(text).name for text in extras[extra]))
         assert {canonicalize_name(name) for name in homes[module]} & brought, module
@@ -232,21 +230,13 @@ def test_an_import_names_the_extra_that_it_lacks(bare: str, tmp_path: Path) -> N
     assert last.endswith("pip install 'cfcore[generator]'")
 
 
-def test_the_wheel_holds_the_package_and_says_that_it_is_typed(tmp_path: Path) -> None:
-    call = [
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "--target",
-        "wheel",
-        "--directory",
-        tmp_path,
-    ]
-    subprocess.run(call, cwd=ROOT, capture_output=True, check=True)
+def test_the_wheel_holds_the_packages_and_says_that_they_are_typed(tmp_path: Path) -> None:
+    call = f"{sys.executable} -m hatchling build --target wheel --directory {tmp_path}"
+    subprocess.run(call.split(), cwd=ROOT, capture_output=True, check=True)
 
     (path,) = tmp_path.glob("cfcore-*.whl")
     names = set(zipfile.ZipFile(path).namelist())
-    own = {str(path.relative_to(ROOT)) for path in (ROOT / "cfcore").rglob("*.py")}
-    beside = {"cfcore/py.typed", "cfbook/figures/book.mplstyle", "cfbook/data/paper/risk.csv"}
-    assert own | beside <= names
+    own = {str(path.relative_to(ROOT)) for path in MODULES}
+    own |= {f"{package}/py.typed" for package in paths.PACKAGES}
+    own |= {"cfbook/figures/book.mplstyle", "cfbook/data/paper/risk.csv"}
+    assert own - names == set()

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cfbook.study.claims import STEPS
+from cfbook.study.rules import rule
 from cfbook.study.statistics import Study
 from cfcore.extras import needs
-from cfcore.intervals import interval, rule
+from cfcore.intervals import interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -144,10 +144,10 @@ def run_notebook(
             real patients and git would track it; or if a cell fails: the message names it, and
             quotes a claim that does not hold.
     """
+    source, out, given = Path(source), Path(out), dict(given or {})
+    notebook = read(source)  # says which extra is missing, before anything else is imported
     from cfbook.production.records import watched, write_record
 
-    source, out, given = Path(source), Path(out), dict(given or {})
-    notebook = read(source)
     if out.suffix != ".ipynb":
         raise InputError(f"{out}: an executed notebook ends in .ipynb")
     check_given(source, notebook, given)

@@ -24,7 +24,8 @@ _OFFERED = {
     "cfbook.study.presets": "on preset",
     "cfbook.study.recipes": "GeneratorRecipe PredictorRecipe probes",
     "cfbook.study.runs": "BETAS PredictorId Run SETTINGS STRENGTHS all_runs predictions",
-    "cfbook.study.statistics": "mean_score responses study_predictions study_run",
+    "cfbook.study.statistics": "mean_score responses stratified_auc study_predictions"
+    " study_run worst_gap",
     "cfbook.study.tables": "ROWS WIDTH averaged beside caption counted intervals learned_tables"
     " learned_variants means pairs row_label side_by_side text variants",
 }

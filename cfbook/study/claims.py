@@ -3,7 +3,7 @@ r"""Each claim of the paper, tested as ``data/claims.yml`` says, with an interva
 The design was written down before the results were looked at; thresholds and directions are read
 from it wherever a verdict is given. A test is a function of a claim, the studies and a setting that
 returns statistics of the trainings at hand. :func:`verdicts` calls it on all trainings, and without
-each of them, for an interval (:mod:`cfcore.intervals`).
+each of them, for an interval (:mod:`cfbook.study.rules`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +17,12 @@ from scipy import stats
 
 from cfbook.paths import DATA
 from cfbook.printed_tables import METRICS, published
+from cfbook.study.rules import rule, training_reach
 from cfbook.study.runs import BETAS, SETTINGS, STRENGTHS, PredictorId
 from cfbook.study.statistics import Study
 from cfcore.checks import InputError
 from cfcore.generator import Effect
-from cfcore.intervals import Rule, interval, rule
+from cfcore.intervals import Rule, interval
 from cfcore.metrics.ranking import correlation
 
 DESIGN = DATA / "claims.yml"
@@ -357,7 +358,8 @@ def verdicts(studies: Studies, *, design: Path = DESIGN, only: str | None = None
         if claim["test"] not in TESTS:
             raise InputError(f"{design}: claim {claim['id']!r} has no test {claim['test']!r}")
         for setting, found, left_out in outcomes(claim, studies):
-            low, high = interval(found.values, left_out, rule=found.rule)
+            reach = training_reach(left_out)
+            low, high = interval(found.values, rule=found.rule, reach=reach)
             threshold, above = _criterion(claim, found.item)
             row = {"claim": claim["id"], "setting": setting, "item": found.item}
             row |= {"paper": found.paper, "estimate": float(found.values[0])}

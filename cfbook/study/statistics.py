@@ -4,7 +4,7 @@ A claim is about several predictors at once: do risks rise along a chain, do two
 So the patients are resampled once, the same ones for all predictors, and each statistic is kept for
 each replicate; a claim is then computed in every replicate from its columns alone. Trainings are
 left out one at a time (:meth:`Study.without`), which says how much they vary
-(:mod:`cfcore.intervals`).
+(:mod:`cfbook.study.rules`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,17 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from cfbook.study.rules import rule, training_reach
 from cfbook.study.runs import PredictorId, Run, predictions
 from cfbook.theory.estimators import observational_mean
 from cfchest.cohorts import AGE_GROUPS, age_group
 from cfchest.graph import CHEST
 from cfcore.checks import InputError
 from cfcore.evaluation import check_options
-from cfcore.intervals import Rule, interval, means_without_each, rule
+from cfcore.intervals import Rule, interval
 from cfcore.interventions import Grid
 from cfcore.metrics.calibration import bin_index
-from cfcore.metrics.discrimination import auc, stratified_auc, worst_gap
+from cfcore.metrics.ranking import auc
 from cfcore.metrics.stability import attribute_variance
 from cfcore.predictions import Predictions
 from cfcore.resampling import Resampling, check_resampling, replicate
@@ -93,7 +94,7 @@ class Study:
         """
         values, seeds = statistic(self), self.seeds
         left_out = [statistic(self.without(seed))[0] for seed in seeds] if len(seeds) > 1 else []
-        return float(values[0]), *interval(values, left_out, rule=rule)
+        return float(values[0]), *interval(values, rule=rule, reach=training_reach(left_out))
 
     def frame(self) -> pd.DataFrame:
         """The estimates: a row for each predictor, ``family, strength, seed`` and statistics."""
@@ -109,7 +110,7 @@ class Study:
         Returns:
             Columns ``family, strength, metric, mean, spread, low, high, doubtful``: the spread is
             the standard deviation between trainings, unknown (NaN) of one; the interval is that of
-            the mean by :func:`cfcore.intervals.interval`, of one training over patients alone; it
+            the mean by :mod:`cfbook.study.rules`, of one training over patients alone; it
             is doubtful if it holds the truth too seldom with so few patients.
         """
         rows = []
@@ -117,8 +118,9 @@ class Study:
             values = self.column(name, family, strength)
             trained = values[:, 0]
             spread = trained.std(ddof=1) if len(trained) > 1 else np.nan
-            left_out = means_without_each(trained)
-            ends = interval(values.mean(axis=0), left_out, rule=rule(name))
+            left_out = (trained.sum() - trained) / max(1, len(trained) - 1)  # means of the others
+            reach = training_reach(left_out)
+            ends = interval(values.mean(axis=0), rule=rule(name), reach=reach)
             doubtful = self.patients < rule(name).doubtful
             rows.append((family, strength, name, trained.mean(), spread, *ends, doubtful))
         names = ("family", "strength", "metric", "mean", "spread", "low", "high", "doubtful")
@@ -215,6 +217,42 @@ def areas(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
         if name == "sex":
             found["AUC_men"], found["AUC_women"] = by_group
     return {name: values.numpy() for name, values in found.items()}
+
+
+def stratified_auc(
+    score: Tensor, y: Tensor, group: Tensor, groups: int, weight: Tensor | None = None
+) -> Tensor:
+    r"""AUC within each stratum of an attribute, such as sex, race or age group.
+
+    Args:
+        score, y: Scores and labels 0 or 1, each of shape (N,).
+        group: The stratum of each patient, in 0 ... groups - 1, shape (N,).
+        groups: The number of strata.
+        weight: Weights, shape (N,), or (B, N) for B areas of each stratum at once; 1 by default.
+
+    Returns:
+        The areas, shape (groups,) or (groups, B); NaN for a stratum that lacks a class.
+
+    Example:
+        >>> score, y = torch.tensor([0.1, 0.9, 0.8, 0.2]), torch.tensor([0, 1, 0, 1])
+        >>> stratified_auc(score, y, torch.tensor([0, 0, 1, 1]), groups=2).tolist()
+        [1.0, 0.0]
+    """
+    weight = torch.ones_like(score) if weight is None else weight
+    return torch.stack([auc(score, y, weight * (group == k)) for k in range(groups)])
+
+
+def worst_gap(area: Tensor) -> Tensor:
+    r"""Worst-case gap :math:`\Delta\mathrm{AUC} = \max_s \mathrm{AUC}_s - \min_s \mathrm{AUC}_s`.
+
+    The paper's label-based estimate of bias, of strata (S,) or (S, B). A stratum that lacks a class
+    makes it NaN: a gap to something unknown is unknown.
+
+    Example:
+        >>> worst_gap(torch.tensor([0.75, 1.0, 0.875])).item()
+        0.25
+    """
+    return area.amax(dim=0) - area.amin(dim=0)
 
 
 def responses(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:

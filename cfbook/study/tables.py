@@ -6,8 +6,7 @@ from typing import Literal
 
 import pandas as pd
 
-from cfbook.printed_tables import METRICS
-from cfbook.printed_tables import published, read_tables
+from cfbook.printed_tables import METRICS, published, read_tables
 from cfbook.study.claims import STEPS, transitions
 from cfbook.study.learned import learned_studies
 from cfbook.study.runs import Run

@@ -15,16 +15,6 @@ from cfchest.data.own import load_table
 from cfchest.data.synthetic import from_phantom
 
 __all__ = [
-    "COLUMNS",
-    "PARENTS",
-    "RACES",
-    "SOURCES",
-    "Dataset",
-    "LoadOptions",
-    "from_phantom",
-    "load_chexpert",
-    "load_mimic",
-    "load_nih",
-    "load_table",
-    "schema",
-]
+    "COLUMNS", "PARENTS", "RACES", "SOURCES", "Dataset", "LoadOptions", "from_phantom",
+    "load_chexpert", "load_mimic", "load_nih", "load_table", "schema",
+]  # fmt: skip

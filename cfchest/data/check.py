@@ -1,18 +1,18 @@
 """Whether a folder can be used: what is there, what is missing, and whether its images open."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from cfchest.cohorts import labelled
 from cfchest.data.chexmask import DICE, LUNGS, TRUSTED, lung_fractions, mask_sheets
 from cfchest.data.chexpert import load_chexpert
 from cfchest.data.dataset import PARENTS, Dataset
 from cfchest.data.layouts import CHEXMASK, LAYOUTS, elsewhere
-from cfchest.data.loading import LoadOptions
+from cfchest.data.loading import LoadOptions, failures
 from cfchest.data.mimic import load_mimic
 from cfchest.data.nih import load_nih
 from cfchest.data.own import load_table
@@ -20,21 +20,18 @@ from cfchest.data.sheet import sheet_header
 from cfchest.graph import CHEST
 from cfcore.checks import InputError, check_count
 
-Kind = Literal["chexpert", "mimic", "nih", "table", "chexmask"]
-
+_Kind = Literal["chexpert", "mimic", "nih", "table", "chexmask"]
 _MASKED = {"Path": "CheXpert", "dicom_id": "MIMIC-CXR-JPG", "Image Index": "ChestX-ray8"}
 """The column by which CheXmask names the images of each data set."""
+_TITLES = {
+    "chexpert": "CheXpert in", "mimic": "MIMIC-CXR-JPG in", "nih": "NIH ChestX-ray14 in",
+    "table": "the table", "chexmask": "CheXmask in",
+}  # fmt: skip
 
 
 @dataclass
-class Findings:
-    """What was found in a folder, line by line, and what stands in the way of using it.
-
-    Args:
-        title: What was looked at.
-        lines: What was found.
-        problems: What must be mended first.
-    """
+class _Findings:
+    """What was found in a folder, line by line, and what stands in the way of using it."""
 
     title: str
     lines: list[str] = field(default_factory=list)
@@ -52,7 +49,7 @@ class Findings:
 
 
 def inspect_data(
-    kind: Kind,
+    kind: _Kind,
     path: Path,
     *,
     mimic_iv: Path | None = None,
@@ -60,7 +57,7 @@ def inspect_data(
     images: Path | None = None,
     columns: Mapping[str, str] | None = None,
     opened: int | None = 100,
-) -> Findings:
+) -> _Findings:
     """Look for every part of a data set, then load it and open some of its images.
 
     Args:
@@ -72,70 +69,60 @@ def inspect_data(
         images: The folder of the images of a table, or their ``.npz``.
         columns: From the names of the schema to those of a table.
         opened: How many images to open; None opens all.
-
-    Returns:
-        What was found.
     """
     if kind == "mimic" and mimic_iv is None:
         raise InputError("MIMIC-CXR has no sexes and ages without --mimic-iv FOLDER")
-    if kind == "chexmask":
-        return _check_masks(path)
+    if opened is not None:
+        check_count(opened, "opened")
     nih = "nih cache" if (path / "metadata.csv").is_file() else "nih"
-    both = {"mimic": path, "mimic_iv": mimic_iv}
-    title, folders, load = {
-        "chexpert": ("CheXpert in {}", {kind: path}, partial(load_chexpert, path)),
-        "mimic": ("MIMIC-CXR-JPG in {}, MIMIC-IV in {}", both, partial(load_mimic, *both.values())),
-        "nih": ("NIH ChestX-ray14 in {}", {nih: path}, partial(load_nih, path)),
-        "table": ("the table {}", {}, partial(load_table, path, images=images, columns=columns)),
-    }[kind]
-    found = Findings(title.format(path, mimic_iv))
+    found = _Findings(f"{_TITLES[kind]} {path}")
+    folders = {"chexpert": {kind: path}, "nih": {nih: path}}.get(kind, {})
+    if kind == "mimic":
+        found.title += f", MIMIC-IV in {mimic_iv}"
+        folders = {"mimic": path, "mimic_iv": mimic_iv}
     for layout, folder in folders.items():
         _look_for_parts(found, layout, folder)
-    if kind != "table" and masks is None:
-        found.lines.append(
-            "no masks given: lung sizes will be missing, which predictors do not mind and "
-            f"generators do ({CHEXMASK})"
-        )
-    if found.ready:
-        _load_and_open(found, load, LoadOptions(masks=masks, unreadable="drop"), opened)
-    return found
-
-
-def _check_masks(path: Path) -> Findings:
-    found = Findings(f"CheXmask in {path}")
+    if folders and masks is None:
+        lost = "lung sizes will be missing, which predictors do not mind and generators do"
+        found.lines.append(f"no masks given: {lost} ({CHEXMASK})")
+    options = LoadOptions(masks=masks, unreadable="drop")
+    load = {
+        "chexpert": lambda: load_chexpert(path, options),
+        "mimic": lambda: load_mimic(path, mimic_iv, options),
+        "nih": lambda: load_nih(path, options),
+        "table": lambda: load_table(path, options, images=images, columns=columns),
+    }
     try:
-        column = _mask_column(path)
-        found.lines.append(f"about images of {_MASKED[column]}, named in column {column!r}")
-        records, trusted, sizes = 0, 0, ()
-        for sheet in mask_sheets(path, column):
-            good = sheet.numbers(DICE) >= TRUSTED
-            if not records:
-                whole = sheet.frame[LUNGS].notna().all(axis=1)
-                sizes = lung_fractions(sheet.filtered(good & whole))
-            records, trusted = records + len(good), trusted + int(good.sum())
+        if kind == "chexmask":
+            _check_masks(found, path)
+        elif found.ready:
+            _open_some(found, load[kind](), opened)
     except InputError as error:
         found.problems.append(str(error))
-        return found
-    good = f"{trusted:,} of them with a Dice estimate from {TRUSTED} on"
-    found.lines.append(f"{records:,} masks, {good}")
-    if len(sizes):
-        found.lines.append(f"lung sizes {min(sizes):.3f} to {max(sizes):.3f} of the image")
-    else:
-        found.problems.append(f"{path} holds no mask that can be trusted")
     return found
 
 
-def _mask_column(path: Path) -> str:
+def _check_masks(found: _Findings, path: Path) -> None:
     named = [name for name in _MASKED if name in sheet_header(path)]
     if not named:
-        raise InputError(
-            f"{path} names no image: it has none of the columns "
-            f"{', '.join(map(repr, _MASKED))}; is it a file of {CHEXMASK}?"
-        )
-    return named[0]
+        none = f"it has none of the columns {', '.join(map(repr, _MASKED))}"
+        raise InputError(f"{path} names no image: {none}; is it a file of {CHEXMASK}?")
+    column, records, trusted, sizes = named[0], 0, 0, ()
+    found.lines.append(f"about images of {_MASKED[column]}, named in column {column!r}")
+    for sheet in mask_sheets(path, column):
+        good = sheet.numbers(DICE) >= TRUSTED
+        if not records:
+            whole = sheet.frame[LUNGS].notna().all(axis=1)
+            sizes = lung_fractions(sheet.filtered(good & whole))
+        records, trusted = records + len(good), trusted + int(good.sum())
+    good = f"{trusted:,} of them with a Dice estimate from {TRUSTED} on"
+    found.lines.append(f"{records:,} masks, {good}")
+    if not len(sizes):
+        raise InputError(f"{path} holds no mask that can be trusted")
+    found.lines.append(f"lung sizes {min(sizes):.3f} to {max(sizes):.3f} of the image")
 
 
-def _look_for_parts(found: Findings, layout: str, folder: Path) -> None:
+def _look_for_parts(found: _Findings, layout: str, folder: Path) -> None:
     """Say of every file of a layout whether it is there."""
     if not folder.is_dir():
         found.problems.append(f"{folder} is {'a file' if folder.exists() else 'missing'}")
@@ -158,33 +145,30 @@ def _look_for_parts(found: Findings, layout: str, folder: Path) -> None:
         found.problems += [f"{folder} has no {part}" for part in needed]
 
 
-def _load_and_open(
-    found: Findings, load: Callable[..., Dataset], options: LoadOptions, opened: int | None
-) -> None:
-    """Load a data set without its missing images, describe it and open some of the others."""
-    try:
-        data = load(options=options)
-    except InputError as error:
-        found.problems.append(str(error))
-        return
+def _open_some(found: _Findings, data: Dataset, opened: int | None) -> None:
+    """Describe a data set loaded without its missing images, and open some at even steps."""
     found.lines += [*_counts(data), *str(data.report).splitlines()]
     for entry in data.report.entries:
         if entry.reason == "file missing":
-            found.problems.append(
-                f"{entry.count:,} of {entry.count + len(data):,} images are missing, such as "
-                f"{entry.examples[0]}; complete the download"
-            )
-    _open_some(found, data, len(data) if opened is None else min(opened, len(data)))
+            share = f"{entry.count:,} of {entry.count + len(data):,} images"
+            problem = f"{share} are missing, such as {entry.examples[0]}; complete the download"
+            found.problems.append(problem)
+    tried = len(data) if opened is None else min(opened, len(data))
+    rows, sides = np.unique(np.linspace(0, len(data) - 1, tried).round().astype(int)), set()
+    broken = failures(lambda row: sides.update(data[row].shape[-2:]), rows.tolist())
+    size = f", sides from {min(sides)} to {max(sides)} pixels" if sides else ""
+    good = f"{len(rows) - len(broken):,} of {len(rows):,} images tried"
+    found.lines.append(f"{good} can be opened{size}")
+    found.problems += list(broken.values())[:3]
+    if len(broken) > 3:
+        found.problems.append(f"{len(broken) - 3:,} more of those tried cannot be opened")
 
 
 def _counts(data: Dataset) -> list[str]:
     """How many images, patients and known values a data set has, in words."""
-    table = data.table
-    known = table[["sex", "age", "effusion"]].notna().all(axis=1).sum()
-    lines = [
-        f"{len(table):,} images of {table.patient.nunique():,} patients; sex, age and label are "
-        f"known for {known:,} of the images"
-    ]
+    table, known = data.table, len(labelled(data.table))
+    told = f"{len(table):,} images of {table.patient.nunique():,} patients; sex, age and label are"
+    lines = [f"{told} known for {known:,} of the images"]
     for name in PARENTS:
         values, levels = table[name].dropna(), CHEST[name].categories or ()
         told = f"{name}: known for {len(values):,} of {len(table):,} images"
@@ -196,21 +180,3 @@ def _counts(data: Dataset) -> list[str]:
         sizes = table.split.value_counts()
         lines.append("split: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
     return lines
-
-
-def _open_some(found: Findings, data: Dataset, number: int) -> None:
-    """Open images at even steps through a data set."""
-    check_count(number, "opened")
-    rows = np.unique(np.linspace(0, len(data) - 1, number).round().astype(int))
-    broken, sides = [], set()
-    for row in rows:
-        try:
-            sides.update(data[int(row)].shape[-2:])
-        except InputError as error:
-            broken.append(str(error))
-    size = f", sides from {min(sides)} to {max(sides)} pixels" if sides else ""
-    opened = len(rows) - len(broken)
-    found.lines.append(f"{opened:,} of {len(rows):,} images tried can be opened{size}")
-    found.problems += broken[:3]
-    if len(broken) > 3:
-        found.problems.append(f"{len(broken) - 3:,} more of those tried cannot be opened")

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from cfchest.data.ledger import EXAMPLES, Ledger
+from cfchest.data.ledger import Ledger
 from cfchest.data.sheet import Sheet, read_sheets
 from cfcore.checks import InputError
 
@@ -75,10 +75,8 @@ def lung_sizes(
     if not found.index.is_unique:
         twice = found.index[found.index.duplicated()][0]
         raise InputError(f"{path} has two masks of {twice!r}. Remove one of the rows.")
-    absent = images[~images.isin(found.index)]
-    if len(absent):
-        places = [f"{name} is not in {path}" for name in absent[:EXAMPLES]]
-        ledger.add("set missing", "lung size: no mask", places, len(absent))
+    absent = [f"{name} is not in {path}" for name in images[~images.isin(found.index)]]
+    ledger.add("set missing", "lung size: no mask", absent)
     return images.map(found)
 
 

@@ -46,9 +46,8 @@ def load_chexpert(root: str | Path, options: LoadOptions = DEFAULTS) -> Dataset:
     files = [LAYOUTS["chexpert"][split].path(root) for split in ("train", "valid")]
     table = pd.concat([_images(path, ledger, options) for path in files], ignore_index=True)
     table["race"] = _stated_races(root, table.patient, ledger)
-    table["lung_size"] = lung_sizes(
-        options.masks, table.image, ledger, column="Path", key=_published_name
-    )
+    masks = {"column": "Path", "key": lambda names: names.str.extract(_PATH).image}
+    table["lung_size"] = lung_sizes(options.masks, table.image, ledger, **masks)
     table["image"] = f"{root}/" + table.image
     return assemble(table, ledger, options)
 
@@ -59,22 +58,13 @@ def _images(path: Path, ledger: Ledger, options: LoadOptions) -> pd.DataFrame:
     ledger.read += len(sheet.frame)
     frontal = sheet.frame["Frontal/Lateral"] == "Frontal"
     ledger.mark("dropped", "not a frontal view", sheet, ~frontal, "Frontal/Lateral")
-    sheet = sheet.filtered(frontal)
-    effusion = labels(sheet, LABEL, ledger, options)
-    sheet = sheet.filtered(sheet.frame.index.isin(effusion.index))
+    sheet, effusion = labels(sheet.filtered(frontal), LABEL, ledger, options)
     parts = sheet.frame["Path"].str.extract(_PATH)
     sheet.refuse(parts.image.isna(), "Path", "<folder>/train/patient00001/study1/<file>")
-    return located(
-        sheet,
-        image=parts.image,
-        sex=sexes(sheet, "Sex", ledger),
-        age=ages(sheet, "Age", ledger),
-        effusion=effusion,
-        patient=parts.patient,
-        study=parts.patient + "/" + parts.study,
-        view=views(sheet, "AP/PA", ledger),
-        split=parts.split,
-    )
+    sex, age = sexes(sheet, "Sex", ledger), ages(sheet, "Age", ledger)
+    parts["study"] = parts.patient + "/" + parts.study
+    view = views(sheet, "AP/PA", ledger)
+    return located(sheet, **parts, sex=sex, age=age, effusion=effusion, view=view)
 
 
 def _stated_races(root: Path, patients: pd.Series, ledger: Ledger) -> pd.Series | float:
@@ -86,7 +76,3 @@ def _stated_races(root: Path, patients: pd.Series, ledger: Ledger) -> pd.Series 
         return float("nan")
     sheet = read_sheet(path, ("PATIENT", "PRIMARY_RACE"))
     return races(sheet, "PRIMARY_RACE", "PATIENT", patients, ledger)
-
-
-def _published_name(names: pd.Series) -> pd.Series:
-    return names.str.extract(_PATH).image

@@ -6,22 +6,16 @@ import numpy as np
 import pandas as pd
 
 from cfchest.data.dataset import RACES, RANGES
-from cfchest.data.ledger import EXAMPLES, Ledger
+from cfchest.data.ledger import Ledger
 from cfchest.data.loading import LoadOptions, Policy
 from cfchest.data.sheet import Sheet
 
 LABEL = "Pleural Effusion"
 """The finding, as the CheXpert labeller calls it."""
-
 _OTHER, _UNSTATED, _UNKNOWN = -1, -2, -3
 """Race cells that name another group, no group, or nothing we know."""
-
-_EFFECTS = {
-    "zero": ("set to 0", 0.0),
-    "one": ("set to 1", 1.0),
-    "missing": ("set missing", np.nan),
-    "drop": ("dropped", np.nan),
-}
+_EFFECTS = {"zero": ("set to 0", 0.0), "one": ("set to 1", 1.0)}
+_EFFECTS |= {"missing": ("set missing", np.nan), "drop": ("dropped", np.nan)}
 _OTHER_WORDS = re.compile(
     r"\b(other|native|hawaiian|pacific islander|american indian|alaska|hispanic|latino|"
     r"portuguese|south american|multiple|multi race|middle eastern)\b",
@@ -60,7 +54,7 @@ def labels(
     *,
     default: Policy = "zero",
     unit: str = "image",
-) -> pd.Series:
+) -> tuple[Sheet, pd.Series]:
     """A label of the CheXpert labeller, in which -1 is uncertain and blank is not mentioned.
 
     The literature mostly reads a finding that the report does not mention as absent, and
@@ -75,20 +69,21 @@ def labels(
         unit: What a record is: an image, or a study.
 
     Returns:
-        0, 1 or NaN; records to be dropped are not in it.
+        The sheet without the records to be dropped, and their labels: 0, 1 or NaN.
     """
     values = sheet.numbers(column)
     sheet.refuse(values.notna() & ~values.isin((-1, 0, 1)), column, "1, 0, -1 or blank")
     keep = pd.Series(True, index=values.index)
-    for reason, chosen, policy in (
-        ("uncertain", values == -1, options.uncertain or default),
-        ("blank", values.isna(), options.blank or default),
-    ):
+    policies = {
+        "uncertain": (values == -1, options.uncertain or default),
+        "blank": (values.isna(), options.blank or default),
+    }
+    for reason, (chosen, policy) in policies.items():
         effect, value = _EFFECTS[policy]
         ledger.mark(effect, f"{column} {reason}", sheet, chosen, column, unit=unit)
         values = values.mask(chosen, value)
         keep &= ~chosen | (policy != "drop")
-    return values[keep]
+    return sheet.filtered(keep), values[keep]
 
 
 def views(sheet: Sheet, column: str, ledger: Ledger) -> pd.Series:
@@ -122,13 +117,7 @@ def _race_code(text: str | float, *, upper: bool = False) -> int:
 
 
 def races(
-    sheet: Sheet,
-    column: str,
-    patient: str,
-    patients: pd.Series,
-    ledger: Ledger,
-    *,
-    upper: bool = False,
+    sheet: Sheet, column: str, key: str, patients: pd.Series, ledger: Ledger, *, upper: bool = False
 ) -> pd.Series:
     """One race for each patient, from a table with one or more records for each.
 
@@ -139,7 +128,7 @@ def races(
     Args:
         sheet: The table.
         column: The column of races.
-        patient: The column of patients.
+        key: The column of patients.
         patients: The patients whose race is asked for; they may repeat.
         ledger: Where it is counted.
         upper: Whether the source writes in capitals.
@@ -147,13 +136,12 @@ def races(
     Returns:
         Codes 0, 1, 2 or NaN, indexed like ``patients``.
     """
-    sheet = sheet.filtered(sheet.frame[patient].isin(patients))
-    text, owner = sheet.frame[column], sheet.frame[patient]
+    sheet = sheet.filtered(sheet.frame[key].isin(patients))
+    text, owner = sheet.frame[column], sheet.frame[key]
     codes = text.map({value: _race_code(value, upper=upper) for value in text.unique()})
     strange, stated = codes == _UNKNOWN, codes.isin((_OTHER, 0, 1, 2))
     groups = codes[stated].groupby(owner)
     code = groups.first().where(groups.nunique() == 1)
-
     first = ~owner.duplicated()
     first_stated = stated & ~owner.where(stated).duplicated()
     for reason, chosen, unit in (
@@ -163,8 +151,7 @@ def races(
         ("race differs between records", first_stated & owner.map(code).isna(), "patient"),
     ):
         ledger.mark("set missing", reason, sheet, chosen, column, unit=unit)
-    absent = pd.Index(patients.unique()).difference(owner)
-    if len(absent):
-        places = [f"{name} is not in {sheet.path.name}" for name in absent[:EXAMPLES]]
-        ledger.add("set missing", "race: no record", places, len(absent), "patient")
+    unlisted = pd.Index(patients.unique()).difference(owner)
+    absent = [f"{name} is not in {sheet.path.name}" for name in unlisted]
+    ledger.add("set missing", "race: no record", absent, unit="patient")
     return patients.map(code.where(code >= 0)).astype("float64")

@@ -1,39 +1,56 @@
 """One schema for every data set: a table with one row for each image, and images on demand."""
 
+import hashlib
 import os
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from cfchest.data.images import Memmap
 from cfchest.data.ledger import Ledger
 from cfcore.checks import InputError
 from cfcore.marks import announce, check_place
-from cfcore.patients import Patients, Source, Stored
+from cfcore.patients import Files, Patients, Source, Stored, as_images
 
 SOURCES = ("chexpert", "mimic", "nih", "table")
 """The sources of real patients; ``"table"`` is the user's own."""
-
 PARENTS = ("sex", "age", "race", "lung_size", "effusion")
 """The parents of the image in the chest graph, in the order of the table."""
-
 COLUMNS = ("image", *PARENTS, "patient", "study", "view")
 """The columns of every table; ``split`` follows where the source has one."""
-
 RACES = ("white", "asian", "black")
 """What the codes 0, 1, 2 of ``race`` mean."""
+RANGES = dict.fromkeys(PARENTS, (0, 1)) | {"age": (0, 120), "race": (0, len(RACES) - 1)}
 
-RANGES = {
-    "sex": (0, 1),
-    "age": (0, 120),
-    "race": (0, len(RACES) - 1),
-    "lung_size": (0, 1),
-    "effusion": (0, 1),
-}
+
+@dataclass(frozen=True)
+class Radiographs(Files):
+    """Radiographs that are decoded when they are asked for; colour is reduced to luminance."""
+
+    grey: bool = True
+    advice: ClassVar[str] = "Fetch the file again, or load with verify=True, unreadable='drop'."
+
+
+@dataclass(frozen=True)
+class _Memmap:
+    """Images in a ``.npy`` file, uint8, shape (N, H, W), of which only the rows asked for are read.
+
+    The file is opened at each call: worker processes then share nothing but its name.
+    """
+
+    path: Path
+
+    def __call__(self, rows: np.ndarray) -> Tensor:
+        return as_images(np.load(self.path, mmap_mode="r")[rows])
+
+    def fingerprint(self, rows: np.ndarray) -> str:
+        """A hash of the file's name, which itself is one of what it holds, and of the rows."""
+        return hashlib.sha256(self.path.name.encode() + rows.tobytes()).hexdigest()
 
 
 class Dataset(Patients):
@@ -87,7 +104,7 @@ class Dataset(Patients):
         self.name = name
         self.report = report or Ledger(name, read=len(table), kept=len(table))
         super().__init__(images, **_described(schema(table)))
-        kept = getattr(self._source, "images", None) if isinstance(self._source, Stored) else None
+        kept = self._source.images if isinstance(self._source, Stored) else None
         if kept is not None and kept.ndim != 3 and kept.shape[1] != 1:
             raise InputError(f"images have shape {tuple(kept.shape)}, expected (N, 1, H, W)")
         announce(self.restricted)
@@ -120,8 +137,8 @@ class Dataset(Patients):
         """
         strange = ~table.index.isin(self.table.index)
         if strange.any():
-            row = table.index[strange.argmax()]
-            raise InputError(f"the table is no part of {self!r}: there is no row {row}")
+            why = f"there is no row {table.index[strange.argmax()]}"
+            raise InputError(f"the table is no part of {self!r}: {why}")
         rows = table.index.to_numpy(dtype=np.int64)
         if not np.array_equal(self.table.image.iloc[rows].to_numpy(), table.image.to_numpy()):
             raise InputError(f"the table is no part of {self!r}: its images are others")
@@ -148,10 +165,8 @@ class Dataset(Patients):
             The same data set, reading from the cache.
         """
         if self.drawn_by is not None:
-            raise InputError(
-                f"{self.name} draws its images with {self._source!r}, which has no method "
-                "fingerprint(rows) to tell when a cache is stale"
-            )
+            stale = "which has no method fingerprint(rows) to tell when a cache is stale"
+            raise InputError(f"{self.name} draws its images with {self._source!r}, {stale}")
         if not len(self):
             raise InputError(f"{self!r} has no image to cache")
         path = Path(folder) / f"images-{self.fingerprint()[:32]}.npy"
@@ -160,7 +175,7 @@ class Dataset(Patients):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write(path, size, workers)
         data = copy(self)
-        data._rows, data._source = np.arange(len(self)), Memmap(path)
+        data._rows, data._source = np.arange(len(self)), _Memmap(path)
         return data
 
     def _write(self, path: Path, size: int, workers: int) -> None:
@@ -190,29 +205,20 @@ def schema(table: pd.DataFrame) -> pd.DataFrame:
     Columns that are absent are filled: ``image`` with the row number, ``study`` with the
     image, the rest with missing values. Further columns are kept, at the end.
 
-    Args:
-        table: Any table with a column ``patient``.
-
-    Returns:
-        A new table with the index 0, ..., N - 1.
-
     Raises:
-        InputError: If there is no column ``patient``.
-        InputError: If a patient is missing or a value lies outside its range.
+        InputError: If there is no column ``patient``, a patient is missing, or a value lies
+            outside its range.
     """
     if "patient" not in table:
         raise InputError("the table has no column 'patient', without which no split is safe")
     if table.patient.isna().any():
         raise InputError(f"row {table.patient.isna().to_numpy().argmax()} has no patient")
-
     table = table.reset_index(drop=True)
     numbers = {name: _in_range(table, name) for name in PARENTS}
     image = table.get("image", pd.Series(range(len(table))))
-    texts = {
-        "patient": table.patient.astype("str"),
-        "study": table.get("study", image).astype("str"),
-        "view": table.get("view", pd.Series(pd.NA, index=table.index)).astype("str"),
-    }
+    view = table.get("view", pd.Series(pd.NA, index=table.index))
+    texts = {"patient": table.patient, "study": table.get("study", image), "view": view}
+    texts = {name: text.astype("str") for name, text in texts.items()}
     rest = table.drop(columns=[name for name in COLUMNS if name in table])
     return pd.concat([pd.DataFrame({"image": image, **numbers, **texts}), rest], axis=1)
 
@@ -225,7 +231,6 @@ def _in_range(table: pd.DataFrame, name: str) -> pd.Series:
         wrong |= values.notna() & (values % 1 != 0)
     if wrong.any():
         row = wrong.to_numpy().argmax()
-        raise InputError(
-            f"row {row}: {name} = {values[row]:g}, expected {low} to {high} or missing"
-        )
+        expected = f"expected {low} to {high} or missing"
+        raise InputError(f"row {row}: {name} = {values[row]:g}, {expected}")
     return values

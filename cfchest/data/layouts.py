@@ -11,6 +11,7 @@ _AIMI = "https://stanfordaimi.azurewebsites.net/datasets/192ada7c-4d43-466e-b8bb
 _CXR = "https://physionet.org/content/mimic-cxr-jpg"
 _IV = "https://physionet.org/content/mimiciv"
 _BOX = "https://nihcc.app.box.com/v/ChestXray-NIHCC"
+_TABLE = "patients, sexes, ages, views and labels"
 CHEXMASK = "https://physionet.org/content/chexmask-cxr-segmentation-data"
 
 
@@ -86,17 +87,13 @@ LAYOUTS: Mapping[str, Mapping[str, Part]] = {
         "admissions": _mimic_iv("admissions", "races"),
     },
     "nih": {
-        "table": Part(
-            ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv"),
-            "patients, sexes, ages, views and labels",
-            _BOX,
-        ),
+        "table": Part(("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv"), _TABLE, _BOX),
         "images": Part(("images", "images_*"), "the images", _BOX),
         "train": Part(("train_val_list.txt",), "the publisher's split: training", _BOX, False),
         "test": Part(("test_list.txt",), "the publisher's split: test", _BOX, False),
     },
     "nih cache": {
-        "table": Part(("metadata.csv",), "patients, sexes, ages, views and labels", "your cache"),
+        "table": Part(("metadata.csv",), _TABLE, "your cache"),
         "images": Part(("images_*.npz",), "the images", "your cache"),
     },
 }

@@ -1,17 +1,17 @@
 """What a loader dropped, and what it set missing: counted by reason, with places to look at."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
 from cfchest.data.sheet import Sheet
 
-EXAMPLES = 3
+EXAMPLES = 3  # places that a reason shows
+_Count = int | None
 
 
 @dataclass
-class Entry:
+class _Entry:
     """One reason: what was done, to how many, and up to three places where it was done."""
 
     effect: str
@@ -49,20 +49,20 @@ class Ledger:
     name: str
     read: int = 0
     kept: int = 0
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[_Entry] = field(default_factory=list)
     source: str = ""
 
     def add(
-        self, effect: str, reason: str, places: Sequence[str], count: int = 1, unit: str = "image"
+        self, effect: str, reason: str, places: list[str], count: _Count = None, unit: str = "image"
     ) -> None:
-        """Add ``count`` records to a reason, showing ``places`` until three are known."""
-        for entry in self.entries:
-            if (entry.effect, entry.reason, entry.unit) == (effect, reason, unit):
-                break
-        else:
-            entry = Entry(effect, reason, unit)
-            self.entries.append(entry)
-        entry.count += count
+        """Add ``count`` records, or one for each place, to a reason, which shows three places."""
+        if not places:
+            return
+        key = (effect, reason, unit)
+        same = [each for each in self.entries if (each.effect, each.reason, each.unit) == key]
+        entry = same[0] if same else _Entry(*key)
+        self.entries += [] if same else [entry]
+        entry.count += len(places) if count is None else count
         entry.examples = [*entry.examples, *places][:EXAMPLES]
 
     def mark(
@@ -77,18 +77,12 @@ class Ledger:
     ) -> None:
         """Add the records of ``sheet`` that are marked in ``chosen``, if there are any.
 
-        Args:
-            effect: ``"dropped"``, ``"set missing"``, ``"set to 0"`` or ``"set to 1"``.
-            reason: Why.
-            sheet: Where the records are.
-            chosen: Boolean, indexed by line.
-            column: The column whose value the examples quote.
-            unit: What a record is: an image, a patient, an admission.
+        The effect is ``"dropped"``, ``"set missing"``, ``"set to 0"`` or ``"set to 1"``; examples
+        quote the value in ``column``; ``unit`` is what a record is: an image, a patient.
         """
         lines = chosen.index[chosen.to_numpy(dtype=bool)]
-        if len(lines):
-            places = [sheet.where(line, column) for line in lines[:EXAMPLES]]
-            self.add(effect, reason, places, len(lines), unit)
+        places = [sheet.where(line, column) for line in lines[:EXAMPLES]]
+        self.add(effect, reason, places, len(lines), unit)
 
     def __str__(self) -> str:
         title = f"{self.name}: {self.kept:,} of {self.read:,} images kept"

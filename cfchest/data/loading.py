@@ -1,6 +1,6 @@
 """From a table whose records name files to a data set, with every file accounted for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
-from cfchest.data.dataset import Dataset
-from cfchest.data.images import Files, failures
+from cfchest.data.dataset import Dataset, Radiographs
 from cfchest.data.ledger import EXAMPLES, Ledger
 from cfchest.data.sheet import Sheet, readable
 from cfcore.checks import InputError
@@ -77,12 +77,14 @@ def assemble(table: pd.DataFrame, ledger: Ledger, options: LoadOptions) -> Datas
     absent = [f"{row.image}, listed in {row.place}" for row in table[~there].itertuples()]
     _leave_out(absent, len(table), "missing", ledger, options)
     table = table[there]
-    if options.verify:
-        broken = failures(_files(table, options.size), progress=f"verifying {ledger.name}")
-        _leave_out(list(broken.values()), len(table), "broken", ledger, options)
-        table = table[~np.isin(np.arange(len(table)), list(broken))]
-    _close(ledger, len(table))
     source = _files(table, options.size)
+    if options.verify:
+        rows, title = range(len(table)), f"verifying {ledger.name}"
+        broken = failures(source.pixels, rows, progress=title)
+        _leave_out(list(broken.values()), len(table), "broken", ledger, options)
+        table = table[~np.isin(rows, list(broken))]
+        source = _files(table, options.size)
+    _close(ledger, len(table))
     return Dataset(table.drop(columns="place"), source, name=ledger.name, report=ledger)
 
 
@@ -104,21 +106,32 @@ def assemble_stored(
     return Dataset(table, Stored(images, options.size), name=ledger.name, report=ledger)
 
 
-def _files(table: pd.DataFrame, size: int | None) -> Files:
-    return Files(table.image.to_numpy(str), size, table.place.tolist().__getitem__)
+def _files(table: pd.DataFrame, size: int | None) -> Radiographs:
+    return Radiographs(table.image.to_numpy(str), size, table.place.tolist().__getitem__)
+
+
+def failures(
+    read: Callable[[int], object], rows: Sequence[int], *, progress: str | None = None
+) -> dict[int, str]:
+    """Read rows one by one: for each that fails, the message."""
+    broken = {}
+    for row in tqdm(rows, desc=progress, disable=None if progress else True):
+        try:
+            read(row)
+        except InputError as error:
+            broken[row] = str(error)
+    return broken
 
 
 def _leave_out(
-    files: Sequence[str], total: int, what: str, ledger: Ledger, options: LoadOptions
+    files: list[str], total: int, what: str, ledger: Ledger, options: LoadOptions
 ) -> None:
     """Count the files that cannot be read, or raise if the options say so."""
     if files and options.unreadable == "raise":
-        raise InputError(
-            f"{len(files):,} of {total:,} images of {ledger.name} are {what}: "
-            f"{'; '.join(files[:EXAMPLES])}. Complete the download, or pass unreadable='drop'."
-        )
-    if files:
-        ledger.add("dropped", f"file {what}", files[:EXAMPLES], len(files))
+        found = f"{len(files):,} of {total:,} images of {ledger.name} are {what}"
+        advice = "Complete the download, or pass unreadable='drop'."
+        raise InputError(f"{found}: {'; '.join(files[:EXAMPLES])}. {advice}")
+    ledger.add("dropped", f"file {what}", files)
 
 
 def _close(ledger: Ledger, kept: int) -> None:
@@ -130,16 +143,13 @@ def _close(ledger: Ledger, kept: int) -> None:
 
 def _check_published(table: pd.DataFrame) -> None:
     """Refuse a publisher's split, where there is one, that shares a patient."""
-    if "split" not in table:
-        return
-    rows = table[table.split.notna()].drop_duplicates(["patient", "split"])
+    rows = table[table.split.notna()] if "split" in table else table[:0].assign(split="")
+    rows = rows.drop_duplicates(["patient", "split"])
     shared = rows.patient[rows.patient.duplicated()]
     if len(shared):
         one, two = list(rows[rows.patient == shared.iloc[0]].itertuples())[:2]
-        raise InputError(
-            f"patient {one.patient!r} is in {one.split!r} ({one.place}) and in {two.split!r} "
-            f"({two.place}). Correct the split or drop it."
-        )
+        pair = " and in ".join(f"{each.split!r} ({each.place})" for each in (one, two))
+        raise InputError(f"patient {one.patient!r} is in {pair}. Correct the split or drop it.")
 
 
 def _read_archive(path: Path, sheet: Sheet) -> Tensor:
@@ -151,15 +161,15 @@ def _read_archive(path: Path, sheet: Sheet) -> Tensor:
             raise InputError(f"{path} has no array 'images' but {', '.join(archive.files)}")
         images, names = archive["images"], archive.get("image")
     if images.dtype != np.uint8 and images.dtype.kind != "f":
-        raise InputError(
-            f"{path} has images of {images.dtype}; give uint8, or floating point from 0 to 1"
-        )
+        give = "give uint8, or floating point from 0 to 1"
+        raise InputError(f"{path} has images of {images.dtype}; {give}")
     if images.ndim not in (3, 4):
         raise InputError(f"{path} has images of shape {images.shape}, expected (N, H, W)")
     if len(images) != len(sheet.frame):
         raise InputError(f"{path} has {len(images)} images, {sheet.path} {len(sheet.frame)}")
-    if names is not None and (names.astype(str) != sheet.frame.image.to_numpy(str)).any():
-        row = int((names.astype(str) != sheet.frame.image.to_numpy(str)).argmax())
+    own = sheet.frame.image.to_numpy(str)
+    if names is not None and (names.astype(str) != own).any():
+        row = int((names.astype(str) != own).argmax())
         place = sheet.where(sheet.frame.index[row], "image")
         raise InputError(f"{path} row {row} is {str(names[row])!r}, but {place}")
     return torch.as_tensor(images)

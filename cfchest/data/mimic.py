@@ -53,18 +53,15 @@ def load_mimic(root: str | Path, mimic_iv: str | Path, options: LoadOptions = DE
     subject, study, dicom = (sheet.frame[name] for name in (*_STUDY, "dicom_id"))
     folder = f"{root}/files/p" + subject.str[:2] + "/p" + subject + "/s" + study
     sex, age = _sex_and_age(Path(mimic_iv), sheet, ledger)
+    known = {"sex": sex, "age": age, "effusion": effusion, "patient": subject, "study": study}
     table = located(
         sheet,
         image=folder + "/" + dicom + ".jpg",
-        sex=sex,
-        age=age,
         race=_admitted_races(Path(mimic_iv), subject, ledger),
         lung_size=lung_sizes(options.masks, dicom, ledger, column="dicom_id"),
-        effusion=effusion,
-        patient=subject,
-        study=study,
         view=views(sheet, "ViewPosition", ledger),
         split=_splits(root, sheet, ledger),
+        **known,
     )
     return assemble(table, ledger, options)
 
@@ -90,19 +87,16 @@ def _effusion(
     """The labels of the studies, one for each image, and the images that remain."""
     table = _published(root, "labels", *_STUDY, LABEL)
     table.unique(*_STUDY)
-    studies, labelled = _keys(sheet.frame), _keys(table.frame)
+    studies, labelled = (
+        each.frame["subject_id"] + "/" + each.frame["study_id"] for each in (sheet, table)
+    )
     unread = ~studies.isin(labelled)
     ledger.mark("set missing", "study not in the label file", sheet, unread, "study_id")
-
     table = table.filtered(labelled.isin(studies))
-    values = labels(table, LABEL, ledger, options, unit="study")
+    _, values = labels(table, LABEL, ledger, options, unit="study")
     keep = unread | studies.isin(labelled[values.index])
     effusion = studies.map(values.set_axis(labelled[values.index]))
     return sheet.filtered(keep), effusion[keep]
-
-
-def _keys(frame: pd.DataFrame) -> pd.Series:
-    return frame["subject_id"] + "/" + frame["study_id"]
 
 
 def _splits(root: Path, sheet: Sheet, ledger: Ledger) -> pd.Series:
@@ -122,15 +116,11 @@ def _sex_and_age(mimic_iv: Path, sheet: Sheet, ledger: Ledger) -> tuple[pd.Serie
     owner = patients.frame["subject_id"]
     unknown = ~subject.isin(owner)
     ledger.mark("set missing", "sex and age: not in MIMIC-IV", sheet, unknown, "subject_id")
-
     born = patients.numbers("anchor_year") - patients.numbers("anchor_age")
     years = sheet.numbers("StudyDate") // 10_000 - subject.map(born.set_axis(owner))
-    known = sheet.filtered(~unknown)
-    sex = sexes(patients, "gender", ledger, unit="patient")
-    return (
-        subject.map(sex.set_axis(owner)),
-        ages(known, "StudyDate", ledger, years[~unknown]).reindex(subject.index),
-    )
+    sex = sexes(patients, "gender", ledger, unit="patient").set_axis(owner)
+    age = ages(sheet.filtered(~unknown), "StudyDate", ledger, years[~unknown])
+    return subject.map(sex), age.reindex(subject.index)
 
 
 def _admitted_races(mimic_iv: Path, subject: pd.Series, ledger: Ledger) -> pd.Series:

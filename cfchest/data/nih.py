@@ -23,16 +23,10 @@ _FINDINGS = (
     "Hernia", "Infiltration", "Mass", "No Finding", "Nodule", "Pleural_Thickening", "Pneumonia",
     "Pneumothorax",
 )  # fmt: skip
-
 _PUBLISHED = {
-    "image": "Image Index",
-    "patient": "Patient ID",
-    "followup": "Follow-up #",
-    "age": "Patient Age",
-    "view": "View Position",
-    "findings": "Finding Labels",
-}  # the sex is called Patient Gender or Patient Sex
-
+    "image": "Image Index", "patient": "Patient ID", "followup": "Follow-up #",
+    "age": "Patient Age", "view": "View Position", "findings": "Finding Labels",
+}  # fmt: skip  # the sex is called Patient Gender or Patient Sex
 _CACHE = {name: name for name in (*_PUBLISHED, "sex")} | {"findings": "finding_labels"}
 
 
@@ -60,7 +54,6 @@ def load_nih(root: str | Path, options: LoadOptions = DEFAULTS) -> Dataset:
     root, ledger = Path(root), Ledger("NIH ChestX-ray14", source="nih")
     if (root / "metadata.csv").is_file():
         return _load_cache(root, ledger, options)
-
     path = LAYOUTS["nih"]["table"].path(root)
     sheet = read_sheet(path, _PUBLISHED.values(), optional=("Patient Gender", "Patient Sex"))
     sex = "Patient Sex" if sheet.frame["Patient Gender"].isna().all() else "Patient Gender"
@@ -94,16 +87,15 @@ def _records(sheet: Sheet, ledger: Ledger, options: LoadOptions) -> pd.DataFrame
     sheet = Sheet(sheet.path, sheet.frame.assign(age=years), sheet.titles)
     image, patient = sheet.frame.image, _patients(sheet)
     ledger.add("set missing", "race", ["not published"], patient.nunique(), "patient")
+    known = {"sex": sexes(sheet, "sex", ledger), "age": ages(sheet, "age", ledger)}
+    known |= {"image": image, "patient": patient}
     return located(
         sheet,
-        image=image,
-        sex=sexes(sheet, "sex", ledger),
-        age=ages(sheet, "age", ledger),
         lung_size=lung_sizes(options.masks, image, ledger, column="Image Index"),
         effusion=_listed_effusion(sheet),
-        patient=patient,
         study=patient + "/" + sheet.filled("followup", "a number"),
         view=views(sheet, "view", ledger),
+        **known,
     )
 
 
@@ -131,11 +123,12 @@ def _paths(root: Path, names: pd.Series) -> list[str]:
 def _listed_splits(root: Path) -> dict[str, str]:
     splits: dict[str, str] = {}
     for split, listing in (("train", "train_val_list.txt"), ("test", "test_list.txt")):
-        if (root / listing).is_file():
-            with readable(root / listing):
-                names = (root / listing).read_text(encoding="utf-8").split()
+        path = root / listing
+        if path.is_file():
+            with readable(path):
+                names = path.read_text(encoding="utf-8").split()
             twice = next((name for name in names if splits.get(name, split) != split), None)
             if twice is not None:
-                raise InputError(f"{twice} is in train_val_list.txt and in {root / listing}")
+                raise InputError(f"{twice} is in train_val_list.txt and in {path}")
             splits |= dict.fromkeys(names, split)
     return splits

@@ -84,8 +84,7 @@ def _checked(sheet: Sheet, ledger: Ledger, options: LoadOptions) -> pd.DataFrame
     sheet.filled("image", "a file name")
     sheet.filled("patient", "an identifier")
     sheet.unique("image")
-    effusion = labels(sheet, "effusion", ledger, options, default="missing")
-    sheet = sheet.filtered(sheet.frame.index.isin(effusion.index))
+    sheet, effusion = labels(sheet, "effusion", ledger, options, default="missing")
     size, view = sheet.numbers("lung_size"), sheet.frame.view
     sheet.refuse((size < 0) | (size > 1), "lung_size", "a fraction from 0 to 1")
     sheet.refuse(view.notna() & ~view.isin(("AP", "PA")), "view", "AP or PA")
@@ -93,18 +92,17 @@ def _checked(sheet: Sheet, ledger: Ledger, options: LoadOptions) -> pd.DataFrame
     ledger.mark("set missing", "race of another group", sheet, race == -1, "race")
     named = sheet.frame[["patient", "study", "split"]].apply(lambda text: text.str.strip())
     named = named.replace("", np.nan)
+    known = {"lung_size": size, "effusion": effusion, "patient": named.patient, "view": view}
+    if named.split.notna().any():
+        known["split"] = named.split
     return located(
         sheet,
         image=sheet.frame.image,
         sex=_coded(sheet, "sex", _SEXES, "0, M, male, 1, F or female"),
         age=ages(sheet, "age", ledger),
         race=race.where(race >= 0),
-        lung_size=size,
-        effusion=effusion,
-        patient=named.patient,
         study=named.study.fillna(sheet.frame.image),
-        view=view,
-        **({"split": named.split} if named.split.notna().any() else {}),
+        **known,
     )
 
 

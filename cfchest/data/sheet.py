@@ -53,10 +53,8 @@ class Sheet:
         """Raise :class:`InputError` at the first record marked ``wrong``."""
         if wrong.any():
             others = f" ({wrong.sum() - 1} more like it)" if wrong.sum() > 1 else ""
-            raise InputError(
-                f"{self.where(wrong.idxmax(), column)}, expected {expected}{others}. "
-                f"Correct {self.path} or remove the row."
-            )
+            found = f"{self.where(wrong.idxmax(), column)}, expected {expected}{others}"
+            raise InputError(f"{found}. Correct {self.path} or remove the row.")
 
     def filled(self, column: str, expected: str) -> pd.Series:
         """A column of names without the blanks around them; one that is all blank raises."""
@@ -107,10 +105,9 @@ def read_sheets(
     header = sheet_header(path)
     missing = [name for name in columns if name not in header]
     if missing:
-        raise InputError(
-            f"{path} line 1 lacks the column{'s' * (len(missing) > 1)} "
-            f"{', '.join(map(repr, missing))}; it has {', '.join(map(repr, header))}."
-        )
+        lacks, has = (", ".join(map(repr, names)) for names in (missing, header))
+        plural = "s" * (len(missing) > 1)
+        raise InputError(f"{path} line 1 lacks the column{plural} {lacks}; it has {has}.")
     if path.suffix == ".xlsx":
         yield Sheet(path, _workbook(path))
         return

@@ -76,20 +76,13 @@ def lungs(noise: Mapping[str, Tensor], lung_size: Tensor) -> dict[str, Tensor]:
     """
     dome = 0.17 + 0.02 * noise["dome"]
     rise = 0.045 + 0.015 * noise["dome_right"]  # delta of the right side; 0 on the left
-    lost = (1 - _parabola_mean()) * dome + APEX_CURVE * (1 - torch.pi / 4)
+    parabola = ((1 - DOME_AT) ** 3 + DOME_AT**3) / (3 * (1 - DOME_AT) ** 2)  # J
+    lost = (1 - parabola) * dome + APEX_CURVE * (1 - torch.pi / 4)
     scale = torch.sqrt(4 * lung_size / (_WIDTH * _HEIGHT * (2 - rise - 2 * lost)))
     aspect = 1 + 0.04 * noise["aspect"]
-    return {
-        "lung_width": _WIDTH * scale * aspect,
-        "lung_height": _HEIGHT * scale / aspect,
-        "apex": -0.82 + 0.03 * noise["apex"],
-        "dome": dome,
-        "dome_right": rise,
-    }
-
-
-def _parabola_mean() -> float:
-    return ((1 - DOME_AT) ** 3 + DOME_AT**3) / (3 * (1 - DOME_AT) ** 2)
+    width, height = _WIDTH * scale * aspect, _HEIGHT * scale / aspect
+    low = {"apex": -0.82 + 0.03 * noise["apex"], "dome": dome, "dome_right": rise}
+    return {"lung_width": width, "lung_height": height, **low}
 
 
 def _fluid_depths(noise: Mapping[str, Tensor], effusion: Tensor, a: Tensor) -> dict[str, Tensor]:
@@ -101,10 +94,9 @@ def _fluid_depths(noise: Mapping[str, Tensor], effusion: Tensor, a: Tensor) -> d
     """
     c, side = COEFFICIENTS, noise["side"]
     depth = effusion * (c.fluid_least + c.fluid_span * noise["severity"] * noise["severity"])
+    right, left = depth * (side < 0.70), depth * (1 - 0.4 * (side < 0.70)) * (side > 0.40)
     return {
-        "fluid_right": depth * (side < 0.70)
-        + c.scar * (noise["scar_right"] + c.scar_age * a).clamp(min=0),
-        "fluid_left": depth * (1 - 0.4 * (side < 0.70)) * (side > 0.40)
-        + c.scar * (noise["scar_left"] + c.scar_age * a).clamp(min=0),
+        "fluid_right": right + c.scar * (noise["scar_right"] + c.scar_age * a).clamp(min=0),
+        "fluid_left": left + c.scar * (noise["scar_left"] + c.scar_age * a).clamp(min=0),
         "opacity": 0.85 + 0.10 * noise["opacity"],
     }

@@ -10,26 +10,20 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Generator as RandomState
 from torch import Tensor
 
 from cfchest.graph import CHEST
 from cfchest.phantom.anatomy import measures
-from cfchest.phantom.equations import (
-    CAUSES,
-    HOSPITALS,
-    draw_parents,
-    image_noise,
-    lung_mean,
-    parent_noise,
-)
+from cfchest.phantom.equations import CAUSES, draw_parents, image_noise, lung_mean, parent_noise
 from cfchest.phantom.render import develop
 from cfcore.checks import InputError
 from cfcore.generator import Effect, Parents, values_set
 from cfcore.graph import CausalGraph
 
 _CHUNK = {"cpu": 2**17, "other": 2**24}  # pixels drawn at once: the cache of a core, a GPU's fill
-
 Index = int | slice | Tensor
+_Values = Mapping[str, Tensor | float]  # of an intervention
 
 
 @dataclass(frozen=True)
@@ -87,18 +81,14 @@ class Phantom:
         rows = torch.arange(n)
         noise = image_noise(rows, hospital=hospital, seed=seed)
         u = parent_noise(rows, hospital=hospital, seed=seed)
-        pa = draw_parents(u, HOSPITALS[hospital])
-        return Cohort(self, _to(pa, device), _to(noise, device), hospital, seed, rows)
+        made = (draw_parents(u, hospital), noise)
+        pa, noise = ({name: value.to(device) for name, value in tree.items()} for tree in made)
+        return Cohort(self, pa, noise, hospital, seed, rows)
 
     def act(
-        self,
-        pa: Parents,
-        do: Mapping[str, Tensor | float],
-        *,
-        effect: Effect = "direct",
-        rng: torch.Generator | None = None,
+        self, pa: Parents, do: _Values, *, effect: Effect = "direct", rng: RandomState | None = None
     ) -> dict[str, Tensor]:
-        r"""Replaces parents by values; see :meth:`cfcore.generator.StructuralModel.act`.
+        r"""Replaces parents by values; see :class:`cfcore.generator.Generator`.
 
         Lung size is the one descendant that can follow: its noise :math:`u_\ell = \ell -
         m(s, a)` is kept, so that :math:`\tilde{\ell} = \ell + m(\tilde{s}, \tilde{a}) -
@@ -137,16 +127,14 @@ class Phantom:
         chunk = max(1, _CHUNK.get(x.device.type, _CHUNK["other"]) // (x.shape[2] * x.shape[3]))
         for start in range(0, count, chunk):
             rows = slice(start, start + chunk)
-            x[rows] = self._draw(_take(noise, rows), _take(pa, rows))
+            m = measures(_take(noise, rows), _take(pa, rows))
+            fields = (noise[name][rows] for name in ("texture", "detector", "grain"))
+            x[rows] = develop(m, *fields, self.shape)
         return x
-
-    def _draw(self, noise: Mapping[str, Tensor], pa: Parents) -> Tensor:
-        m = measures(noise, pa)
-        return develop(m, noise["texture"], noise["detector"], noise["grain"], self.shape)
 
 
 @dataclass(frozen=True)
-class Rendered:
+class _Rendered:
     """The images of a cohort, rendered when indexed, or called with rows as a data set does."""
 
     cohort: "Cohort" = field(repr=False)
@@ -198,9 +186,9 @@ class Cohort:
         return len(self.pa["sex"])
 
     @property
-    def images(self) -> Rendered:
+    def images(self) -> _Rendered:
         """The images: index them as one tensor of shape (N, 1, H, W)."""
-        return Rendered(self)
+        return _Rendered(self)
 
     @property
     def oracle(self) -> "Oracle":
@@ -228,12 +216,7 @@ class Oracle(Phantom):
     noise: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
     def abduct(
-        self,
-        x: Tensor,
-        pa: Parents,
-        *,
-        index: Tensor | None = None,
-        rng: torch.Generator | None = None,
+        self, x: Tensor, pa: Parents, *, index: Tensor | None = None, rng: RandomState | None = None
     ) -> dict[str, Tensor]:
         """Looks up the noise that made the images, each of shape (B,).
 
@@ -242,9 +225,9 @@ class Oracle(Phantom):
         """
         if index is None:
             raise InputError("the oracle looks its noise up: pass index, the rows of the images")
-        if index.shape != x.shape[:1]:
-            want, have = tuple(x.shape[:1]), tuple(index.shape)
-            raise InputError(f"{len(x)} images need an index of shape {want}, not {have}")
+        if index.shape != (len(x),):
+            have = tuple(index.shape)
+            raise InputError(f"{len(x)} images need an index of shape ({len(x)},), not {have}")
         return _take(self.noise, index)
 
 
@@ -257,7 +240,3 @@ def _own_digest() -> str:
 
 def _take(tree: Mapping[str, Tensor], index: Index) -> dict[str, Tensor]:
     return {name: value[index] for name, value in tree.items()}
-
-
-def _to(tree: Mapping[str, Tensor], device: torch.device | str) -> dict[str, Tensor]:
-    return {name: value.to(device) for name, value in tree.items()}

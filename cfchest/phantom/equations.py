@@ -11,18 +11,15 @@ from cfchest.phantom.draws import mix, row_keys, truncated_normal, uniform
 from cfcore.checks import InputError
 
 CAUSES = tuple(CHEST.parents("image"))
-
-ANATOMY = (
+_ANATOMY = (
     "shift_x", "shift_y", "tilt", "wall", "shoulder", "aspect", "apex", "dome", "dome_right",
     "rib_phase", "rib_slope", "bone", "heart", "heart_tilt", "aorta", "lucency", "hilum", "vessels",
     "breast", "breast_low", "stomach", "trachea", "scar_right", "scar_left",
     "severity", "side", "opacity", "gamma", "gain", "offset",
 )  # fmt: skip
 """The names of the exogenous variables of the image, one number each."""
-
 _UNIFORM = frozenset({"rib_phase", "vessels", "severity", "side"})
 """Those of them that are uniform on (0, 1); the others are standard normal, truncated."""
-
 _LATTICE = 2.0**20
 
 
@@ -149,7 +146,7 @@ def effusion_probability(age: Tensor, h: Hospital) -> Tensor:
     return torch.sigmoid(h.log_odds + COEFFICIENTS.effusion_age * (age - 60) / 20)
 
 
-def draw_parents(u: Mapping[str, Tensor], h: Hospital) -> dict[str, Tensor]:
+def draw_parents(u: Mapping[str, Tensor], hospital: str) -> dict[str, Tensor]:
     r"""The parents that the noise gives: the structural equations in topological order.
 
     Discrete variables are quantile functions of uniform noise, :math:`y = 1[u < p]` and
@@ -158,17 +155,17 @@ def draw_parents(u: Mapping[str, Tensor], h: Hospital) -> dict[str, Tensor]:
 
     Args:
         u: Uniform noise for each parent, float64, shape (N,).
-        h: The hospital.
+        hospital: ``"C"`` or ``"M"``.
 
     Returns:
         The parents, float32, each of shape (N,).
     """
+    h = HOSPITALS[hospital]
     edges = (torch.tensor(CHEST["age"].range, dtype=torch.float64) - h.age_mean) / h.age_sd
     low, high = torch.special.ndtr(edges)
     age = (h.age_mean + h.age_sd * torch.special.ndtri(low + (high - low) * u["age"])).float()
     sex = (u["sex"] < h.female).float()
     lung_noise = COEFFICIENTS.lung_noise * truncated_normal(u["lung_size"])
-
     return {
         "sex": sex,
         "race": (u["race"] >= h.race[0]).float() + (u["race"] >= h.race[0] + h.race[1]),
@@ -197,21 +194,20 @@ def image_noise(rows: Tensor, *, hospital: str, seed: int) -> dict[str, Tensor]:
         seed: The seed of the cohort.
 
     Returns:
-        One tensor of shape (N,) for each name of ``ANATOMY``, float32; and ``texture`` and
+        One tensor of shape (N,) for each name of ``_ANATOMY``, float32; and ``texture`` and
         ``detector``, int64 keys of shape (N,).
     """
     key = row_keys(seed, _stream(hospital, 1), rows)
     h, c = HOSPITALS[hospital], COEFFICIENTS
     noise = {}
-    for position, name in enumerate(ANATOMY):
+    for position, name in enumerate(_ANATOMY):
         u = uniform(key, position)
         noise[name] = u.float() if name in _UNIFORM else truncated_normal(u).float()
-
     noise["gamma"] = h.gamma * (1 + c.gamma_noise * noise["gamma"])
     noise["gain"] = h.gain * (1 + c.gain_noise * noise["gain"])
     noise["grain"] = torch.full_like(noise["gain"], h.grain)
-    noise["texture"] = row_keys(seed, _stream(hospital, 2), rows)
-    noise["detector"] = row_keys(seed, _stream(hospital, 3), rows)
+    for use, name in enumerate(("texture", "detector"), start=2):
+        noise[name] = row_keys(seed, _stream(hospital, use), rows)
     return noise
 
 

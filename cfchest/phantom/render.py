@@ -18,7 +18,6 @@ from cfchest.phantom.anatomy import APEX_CURVE, DOME_AT
 from cfchest.phantom.draws import field
 
 _Measures = Mapping[str, Tensor]
-
 _MEDIAL = 0.09  # distance of the lungs from the midline
 _FAR = 20.0  # deviations or logits at which a tail is cut
 _EDGE = 0.016  # softness of an edge, about half a pixel at 64 pixels
@@ -26,7 +25,7 @@ _OCTAVES = ((5, 1.0), (10, 0.8), (20, 0.7), (40, 0.6))  # nodes a side and weigh
 
 
 @dataclass(frozen=True)
-class Frame:
+class _Frame:
     """Positions in the frame of the patient and of the lungs, each of shape (B, H, W)."""
 
     x: Tensor
@@ -51,7 +50,7 @@ def _bump(x: Tensor, width: float, y: Tensor | float = 0.0, height: float = 1.0)
     return torch.exp((-z * z - w * w).clamp(min=-_FAR))
 
 
-def frame(m: _Measures, size: tuple[int, int], like: Tensor) -> Frame:
+def frame(m: _Measures, size: tuple[int, int], like: Tensor) -> _Frame:
     """Lays the coordinates of the patient and of the lungs over the pixels.
 
     Args:
@@ -62,9 +61,8 @@ def frame(m: _Measures, size: tuple[int, int], like: Tensor) -> Frame:
     Returns:
         The coordinates.
     """
-    v, u = (
-        (torch.arange(n, device=like.device, dtype=like.dtype) + 0.5) * (2 / n) - 1 for n in size
-    )
+    ticks = (torch.arange(n, device=like.device, dtype=like.dtype) for n in size)
+    v, u = ((at + 0.5) * (2 / n) - 1 for at, n in zip(ticks, size, strict=True))
     u, v = u[None, None, :] - m["shift_x"], v[None, :, None] - m["shift_y"]
     x, y = u + m["tilt"] * v, v - m["tilt"] * u
     a, left = x.abs(), _step(x, 0.02)
@@ -77,15 +75,15 @@ def frame(m: _Measures, size: tuple[int, int], like: Tensor) -> Frame:
     wall = (1 - t * t - apex * apex) * (0.32 * m["lung_width"])
     across = (xi - DOME_AT) * (1 / (1 - DOME_AT))
     floor = 1 - (1 - left) * m["dome_right"] - m["dome"] * (1 - across * across) - eta
-    return Frame(x, y, a, left, xi, eta, wall, floor * m["lung_height"])
+    return _Frame(x, y, a, left, xi, eta, wall, floor * m["lung_height"])
 
 
-def lung_fields(f: Frame) -> Tensor:
+def _lung_fields(f: _Frame) -> Tensor:
     """The lung fields, between 0 and 1."""
     return _step(torch.minimum(f.wall, f.floor))
 
 
-def _body(f: Frame, m: _Measures) -> Tensor:
+def _body(f: _Frame, m: _Measures) -> Tensor:
     """Soft tissue: neck, shoulders and a torso that is thicker in the middle and the abdomen."""
     torso = _MEDIAL + m["lung_width"] + m["wall"]
     arms = _step(-0.02 - f.y, 0.11)
@@ -97,7 +95,7 @@ def _body(f: Frame, m: _Measures) -> Tensor:
     return inside * thick
 
 
-def _abdomen(f: Frame, m: _Measures) -> Tensor:
+def _abdomen(f: _Frame, m: _Measures) -> Tensor:
     """Liver, spleen and gut below the diaphragm, with a bubble of air in the stomach."""
     across = (f.xi.clamp(0.12, 1.0) - DOME_AT) * (1 / (1 - DOME_AT))
     dome = 1 - (1 - f.left) * m["dome_right"] - m["dome"] * (1 - across * across)
@@ -107,7 +105,7 @@ def _abdomen(f: Frame, m: _Measures) -> Tensor:
     return 0.88 * below - 1.5 * m["stomach"] * bubble
 
 
-def _skeleton(f: Frame, m: _Measures) -> Tensor:
+def _skeleton(f: _Frame, m: _Measures) -> Tensor:
     """Ribs, clavicles, scapulae and spine."""
     slope = m["rib_slope"]
     back = f.eta - slope * (0.26 * f.xi * f.xi - 0.10 * f.xi)
@@ -115,7 +113,8 @@ def _skeleton(f: Frame, m: _Measures) -> Tensor:
     cage = _step(f.wall + 0.03, 0.015) * _step(f.floor + 0.08, 0.08)
     ribs = 0.17 * _rib(10 * back + m["rib_phase"])
     ribs = ribs + 0.10 * _rib(7.5 * front + m["rib_phase"]) * _step(f.xi - 0.45, 0.12)
-    return m["bone"] * (cage * ribs + _girdle(f, m) + _spine(f))
+    spine = _bump(f.x, 0.055) * (0.17 + 0.07 * torch.cos(f.y * 34.0))
+    return m["bone"] * (cage * ribs + _girdle(f, m) + spine)
 
 
 def _rib(phase: Tensor) -> Tensor:
@@ -123,7 +122,7 @@ def _rib(phase: Tensor) -> Tensor:
     return torch.exp(1.6 * (torch.cos(phase * (2 * torch.pi)) - 1))
 
 
-def _girdle(f: Frame, m: _Measures) -> Tensor:
+def _girdle(f: _Frame, m: _Measures) -> Tensor:
     """Clavicles and the blades and heads of the shoulders."""
     reach = f.a / m["shoulder"]
     line = f.y - (m["apex"] + 0.22 - 0.20 * reach - 0.06 * reach * reach)
@@ -133,12 +132,7 @@ def _girdle(f: Frame, m: _Measures) -> Tensor:
     return clavicle + blade + head
 
 
-def _spine(f: Frame) -> Tensor:
-    """A column of vertebrae."""
-    return _bump(f.x, 0.055) * (0.17 + 0.07 * torch.cos(f.y * 34.0))
-
-
-def _mediastinum(f: Frame, m: _Measures) -> Tensor:
+def _mediastinum(f: _Frame, m: _Measures) -> Tensor:
     """Great vessels, aortic knob, hila, and the air of the trachea."""
     vessels = _bump(f.x - 0.015, 0.085) * (0.38 - 0.24 * f.y)
     knob = 0.50 * m["aorta"] * _bump(f.x - 0.125, 0.05, f.y + 0.36, 0.065)
@@ -148,7 +142,7 @@ def _mediastinum(f: Frame, m: _Measures) -> Tensor:
     return vessels + knob + arch + hila - trachea
 
 
-def _branches(f: Frame, m: _Measures) -> Tensor:
+def _branches(f: _Frame, m: _Measures) -> Tensor:
     """Pulmonary vessels that fan out from the hila and fade."""
     x, y = f.a - 0.13, f.y + 0.08
     angle, radius = torch.atan2(y, x), torch.sqrt(x * x + y * y)
@@ -156,7 +150,7 @@ def _branches(f: Frame, m: _Measures) -> Tensor:
     return 0.26 * fan * torch.exp(-4.5 * radius) * _step(radius - 0.10, 0.03)
 
 
-def _heart(f: Frame, m: _Measures) -> Tensor:
+def _heart(f: _Frame, m: _Measures) -> Tensor:
     """An egg whose narrow end points down and to the left of the patient, and an atrium."""
     base = m["apex"] + m["lung_height"] * (1 - 0.75 * m["dome"])
     x, y = f.x - 0.11, f.y - (base - 0.22)
@@ -171,7 +165,7 @@ def _heart(f: Frame, m: _Measures) -> Tensor:
     return inside * (0.52 + 0.22 * egg.clamp(min=-1))
 
 
-def _breasts(f: Frame, m: _Measures) -> Tensor:
+def _breasts(f: _Frame, m: _Measures) -> Tensor:
     """Two domes of soft tissue that fade upwards and end in an edge below."""
     radius = 0.27 + 0.06 * m["breast"]
     x = (f.a - 0.47) / radius
@@ -180,7 +174,7 @@ def _breasts(f: Frame, m: _Measures) -> Tensor:
     return 0.54 * m["breast"] * torch.sqrt(ball) * _step(y + 0.25, 0.25)
 
 
-def _displaced(f: Frame, m: _Measures) -> Tensor:
+def _displaced(f: _Frame, m: _Measures) -> Tensor:
     """How much of the lung is displaced by fluid: a level that climbs the lateral wall."""
     depth = m["fluid_right"] + (m["fluid_left"] - m["fluid_right"]) * f.left
     base = 1 - (1 - f.left) * m["dome_right"]
@@ -208,9 +202,8 @@ def _texture(key: Tensor, size: tuple[int, int]) -> Tensor:
     for (n, weight), values in zip(_OCTAVES, nodes, strict=True):
         down, across = (_spline_matrix(n, count, like=values) for count in size)
         grid = weight * values.unflatten(1, (n + 2, n + 2))
-        total = total + torch.bmm(
-            torch.bmm(down.expand(len(key), -1, -1), grid), across.mT.expand(len(key), -1, -1)
-        )
+        rows = torch.bmm(down.expand(len(key), -1, -1), grid)
+        total = total + torch.bmm(rows, across.mT.expand(len(key), -1, -1))
     return total
 
 
@@ -226,7 +219,7 @@ def _spline_matrix(n: int, count: int, *, like: Tensor) -> Tensor:
 def _attenuation(m: _Measures, key: Tensor, size: tuple[int, int]) -> Tensor:
     """The attenuation along the ray of each pixel, shape (B, H, W)."""
     f = frame(m, size, m["gamma"])
-    lung, water = lung_fields(f), _displaced(f, m)
+    lung, water = _lung_fields(f), _displaced(f, m)
     air = 0.66 * m["lucency"] * (1 - water) - 0.35 * water - _branches(f, m)
     depth = _body(f, m) + _abdomen(f, m) + _skeleton(f, m) + _mediastinum(f, m)
     depth = depth + _heart(f, m) + _breasts(f, m) - lung * air

@@ -1,9 +1,8 @@
 """The paper's metrics: pure functions of tensors, one for each equation.
 
-They take the observed scores (N,), the counterfactual scores (N, K) and the intervention
-probabilities q (K,), reduce in float64, run on any device without waiting for it, and return
-tensors without axes. A metric that is a mean over patients also has its summands, (N,), as
-``metric.by_patient``. Values are not checked here: :func:`cfcore.evaluate` does that.
+They reduce in float64, run on any device without waiting for it, and return tensors without axes.
+A metric that is a mean over patients also has its summands, (N,), as ``metric.by_patient``. Values
+are not checked here: :func:`cfcore.evaluate` does that. By hand: :doc:`/notebooks/metrics`.
 """
 # ruff: noqa: F401
 
@@ -12,16 +11,9 @@ from cfcore.metrics.calibration import (
     expected_calibration_error,
     maximum_calibration_error,
 )
-from cfcore.metrics.discrimination import auc, stratified_auc, worst_gap
-from cfcore.metrics.loss import (
-    cross_entropy,
-    cross_entropy_from_logits,
-    marginal_cross_entropy,
-    marginal_cross_entropy_from_logits,
-    squared_error,
-)
+from cfcore.metrics.loss import cross_entropy, cross_entropy_from_logits
 from cfcore.metrics.marginal import marginal_prediction, monte_carlo_prediction, rounded
-from cfcore.metrics.ranking import average_ranks, kendall, mean_absolute_rank_change, rank_stability
+from cfcore.metrics.ranking import auc, kendall, mean_absolute_rank_change, rank_stability
 from cfcore.metrics.risk import (
     expected_risk,
     marginal_risk,

@@ -1,8 +1,4 @@
-r"""Calibration of the positive class: does a score of 0.7 mean seven in ten?
-
-The same functions serve the observed scores :math:`g_\theta(x_i)` and the marginalised ones
-:math:`\bar p_i`; the paper's counterfactual versions are those of :math:`\bar p_i`.
-"""
+r"""Calibration of the positive class, of observed and of marginalised scores :math:`\bar p_i`."""
 
 import torch
 from torch import Tensor
@@ -17,14 +13,11 @@ def brier_score(p: Tensor, y: Tensor) -> Tensor:
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} (\bar p_i - y_i)^2
 
-    A proper score: calibration and discrimination in one number. Marginalising lowers it by
-    exactly the stability variance, compared with the average over interventions.
-
-    Worked by hand at :eq:`eq:cf_brier` in :doc:`/notebooks/metrics`.
+    A proper score: calibration and discrimination in one number. Compared with the average over
+    interventions, marginalising lowers it by exactly the stability variance (:eq:`eq:cf_brier`).
 
     Args:
-        p: Probabilities, shape (N,).
-        y: Labels 0 or 1, shape (N,).
+        p, y: Probabilities and labels 0 or 1, each of shape (N,).
 
     Returns:
         The score, shape ().
@@ -37,10 +30,7 @@ def brier_score(p: Tensor, y: Tensor) -> Tensor:
 
 
 def bin_index(p: Tensor, bins: int) -> Tensor:
-    r"""The calibration bin of every score.
-
-    Bins are equal in width, with edges k / bins in float64; each holds its lower edge and the
-    last one also its upper edge, so that a score of 1 has a bin.
+    r"""The calibration bin of every score: equal in width, with the lower edge; of 1, the last.
 
     Example:
         >>> bin_index(torch.tensor([0.0, 0.1, 0.95, 1.0], dtype=torch.float64), 10).tolist()
@@ -50,31 +40,18 @@ def bin_index(p: Tensor, bins: int) -> Tensor:
     return torch.bucketize(p.double().contiguous(), edges, right=True)
 
 
-def bin_sums(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    r"""Size :math:`|I_b|` and excess :math:`\sum_{i \in I_b} (y_i - p_i)` of every bin.
-
-    Example:
-        >>> size, excess = bin_sums(torch.tensor([0.25, 0.25, 0.75]), torch.tensor([0, 1, 1]), 2)
-        >>> size.tolist(), excess.tolist()
-        ([2.0, 1.0], [0.5, 0.25])
-    """
-    index = bin_index(p, bins)
-    excess = y.double() - p.double()
-    zeros = excess.new_zeros(bins)
-    size = zeros.scatter_add(0, index, torch.ones_like(excess))
-    return size, zeros.scatter_add(0, index, excess)
-
-
 def bin_errors(size: Tensor, excess: Tensor) -> tuple[Tensor, Tensor]:
-    """Expected and maximum calibration error from the sums of the bins, on the last axis.
-
-    Example:
-        >>> ece, mce = bin_errors(torch.tensor([3.0, 1.0]), torch.tensor([0.5, -0.5]))
-        >>> ece.item(), mce.item()
-        (0.25, 0.5)
-    """
+    """Expected and maximum calibration error from the sums of the bins, on the last axis."""
     error = excess.abs()
     return error.sum(dim=-1) / size.sum(dim=-1), (error / size.clamp(min=1)).amax(dim=-1)
+
+
+def calibration_errors(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    r"""Both errors, from the size :math:`|I_b|` and excess :math:`\sum_{i \in I_b} (y_i - p_i)`."""
+    index, excess = bin_index(p, bins), y.double() - p.double()
+    zeros = excess.new_zeros(bins)
+    size = zeros.scatter_add(0, index, torch.ones_like(excess))
+    return bin_errors(size, zeros.scatter_add(0, index, excess))
 
 
 def expected_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
@@ -83,15 +60,12 @@ def expected_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
     .. math:: \sum_{b=1}^{B} \frac{|I_b|}{N} \left| \frac{1}{|I_b|} \sum_{i \in I_b} y_i
         - \frac{1}{|I_b|} \sum_{i \in I_b} \bar p_i \right|
 
-    How far the frequency of disease is from the score, bin by bin. This is the calibration of the
-    positive class, not of the confidence in the predicted class. In small samples it is
-    too high: the deviations of the bins never cancel.
-
-    Worked by hand at :eq:`eq:cf_ece` in :doc:`/notebooks/metrics`.
+    How far the frequency of disease is from the score, bin by bin: of the positive class, not of
+    the confidence in the predicted class (:eq:`eq:cf_ece`). In small samples it is too high: the
+    deviations of the bins never cancel.
 
     Args:
-        p: Probabilities, shape (N,).
-        y: Labels 0 or 1, shape (N,).
+        p, y: Probabilities and labels 0 or 1, each of shape (N,).
         bins: The number of bins.
 
     Returns:
@@ -102,7 +76,7 @@ def expected_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
         >>> expected_calibration_error(p, y, bins=2).item()
         0.25
     """
-    return bin_errors(*bin_sums(p, y, bins))[0]
+    return calibration_errors(p, y, bins)[0]
 
 
 def maximum_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
@@ -111,13 +85,10 @@ def maximum_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
     .. math:: \max_{b :\, I_b \neq \emptyset} \left| \frac{1}{|I_b|} \sum_{i \in I_b} y_i
         - \frac{1}{|I_b|} \sum_{i \in I_b} \bar p_i \right|
 
-    The column MCE of the paper's calibration table. A bin with a single patient can set it.
-
-    Worked by hand in :doc:`/notebooks/metrics`.
+    A bin with a single patient can set it.
 
     Args:
-        p: Probabilities, shape (N,).
-        y: Labels 0 or 1, shape (N,).
+        p, y: Probabilities and labels 0 or 1, each of shape (N,).
         bins: The number of bins.
 
     Returns:
@@ -128,4 +99,4 @@ def maximum_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
         >>> maximum_calibration_error(p, y, bins=2).item()
         0.25
     """
-    return bin_errors(*bin_sums(p, y, bins))[1]
+    return calibration_errors(p, y, bins)[1]

@@ -6,21 +6,13 @@ from typing import ParamSpec
 
 from torch import Tensor
 
-DECIMALS = 12
 P = ParamSpec("P")
 
 
 def averaged(summands: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Make a metric, the mean over patients, of the function of its summands.
+    """Make a metric, the mean over patients, of its summands, which stay ``metric.by_patient``.
 
-    The metric keeps that function as ``metric.by_patient``: tables and the bootstrap average what
-    it returns, so that each equation is written down once.
-
-    Example:
-        >>> spread = averaged(lambda p: p.amax(dim=-1) - p.amin(dim=-1))
-        >>> p = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
-        >>> spread.by_patient(p).tolist(), spread(p).item()
-        ([0.5, 0.0], 0.25)
+    Tables and the bootstrap average these, so that each equation is written down once.
     """
 
     @wraps(summands)
@@ -37,14 +29,11 @@ def marginal_prediction(p: Tensor, q: Tensor) -> Tensor:
     .. math:: \bar p_i = \mathbb{E}_{\tilde{a} \sim q}
         \big[ g_\theta\big(\tilde{x}_i(\tilde{a})\big) \big] = \sum_{k=1}^{K} q_k \, p_{ik}
 
-    What the classifier would say of this patient, once it no longer matters which nuisance
-    values the patient happens to have. On a grid of K interventions the expectation is exact.
-
-    Worked by hand at :eq:`eq:marginal_pred` in :doc:`/notebooks/metrics`.
+    What the classifier would say of this patient, once it no longer matters which nuisance values
+    the patient happens to have (:eq:`eq:marginal_pred`). On a grid the expectation is exact.
 
     Args:
-        p: Counterfactual probabilities :math:`p_{ik}`, shape (N, K).
-        q: Intervention probabilities, shape (K,).
+        p, q: Counterfactual probabilities, (N, K), and intervention probabilities, (K,).
 
     Returns:
         The marginalised predictions, shape (N,).
@@ -63,12 +52,10 @@ def monte_carlo_prediction(p: Tensor) -> Tensor:
     .. math:: \hat{\bar p}_i = \frac{1}{M} \sum_{m=1}^{M}
         g_\theta\big(\tilde{x}_i(\tilde{a}_i^{(m)})\big), \qquad \tilde{a}_i^{(m)} \sim q
 
-    Unbiased for :math:`\bar p_i`, but what is computed from it need not be: since the loss is
-    convex, :math:`\mathcal{R}_{\mathrm{CM}}` comes out too high, by an error of order 1/M; and
-    since a sample rarely holds the worst interventions in full, the tail risk comes out too low,
-    by one of order up to :math:`1/\sqrt{M}`. A grid has neither error.
-
-    Worked by hand at :eq:`eq:marginal_pred_mc` in :doc:`/notebooks/metrics`.
+    Unbiased for :math:`\bar p_i` (:eq:`eq:marginal_pred_mc`), but what is computed from it need not
+    be: since the loss is convex, :math:`\mathcal{R}_{\mathrm{CM}}` comes out too high, by an error
+    of order 1/M; and since a sample rarely holds the worst interventions in full, the tail risk
+    comes out too low, by one of order up to :math:`1/\sqrt{M}`. A grid has neither error.
 
     Args:
         p: Probabilities under each patient's own draws, shape (N, M).
@@ -86,8 +73,7 @@ def monte_carlo_prediction(p: Tensor) -> Tensor:
 def rounded(p_bar: Tensor) -> Tensor:
     r"""Round :math:`\bar p` to 12 decimals, ready for decisions, ranks and bins.
 
-    Averaging sixteen copies of 0.3 gives 0.30000000000000004: a hair that would decide against a
-    threshold, break a tie or change a bin. Averaging a constant must change nothing.
+    Averaging sixteen copies of 0.3 gives 0.30000000000000004, but must change nothing.
 
     Args:
         p_bar: Marginalised predictions, shape (N,).
@@ -100,4 +86,4 @@ def rounded(p_bar: Tensor) -> Tensor:
         >>> (p_bar > 0.3).item(), (rounded(p_bar) > 0.3).item()
         (True, False)
     """
-    return p_bar.double().round(decimals=DECIMALS)
+    return p_bar.double().round(decimals=12)

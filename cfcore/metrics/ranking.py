@@ -13,21 +13,14 @@ from torch import Tensor
 
 
 def argsort(x: Tensor) -> Tensor:
-    """Indices that sort the last axis in ascending order; ties come in any order.
-
-    On the CPU NumPy sorts, on the same memory and several times faster than torch.
-
-    Example:
-        >>> argsort(torch.tensor([0.3, 0.1, 0.2])).tolist()
-        [1, 2, 0]
-    """
+    """Indices that sort the last axis, ascending; NumPy is several times faster than torch."""
     if x.device.type != "cpu":
         return x.argsort(dim=-1)
     return torch.from_numpy(x.detach().numpy().argsort(axis=-1))
 
 
 def sort(x: Tensor) -> Tensor:
-    """The last axis in ascending order; on the CPU in place, so ``x`` must be needed no more."""
+    """The last axis, ascending; on the CPU in place, so ``x`` must be needed no more."""
     if x.device.type != "cpu" or x.requires_grad:
         return x.sort(dim=-1).values
     x.numpy().sort(axis=-1)
@@ -48,26 +41,22 @@ class Groups(NamedTuple):
     def take(self, rows: Tensor) -> "Groups":
         """The groups of some of the scores, or of some of them repeatedly, without sorting."""
         index = self.index.index_select(0, rows)
-        return Groups(
-            index, torch.zeros_like(self.size).index_add_(0, index, torch.ones_like(index))
-        )
+        size = torch.zeros_like(self.size).index_add_(0, index, torch.ones_like(index))
+        return Groups(index, size)
 
 
-def group_sorted(value: Tensor) -> Groups:
-    """Group scores that are in ascending order already.
+_Ranks = Tensor | Groups
 
-    Example:
-        >>> index, size = group_sorted(torch.tensor([1, 3, 3]))
-        >>> index.tolist(), size.tolist()
-        ([0, 1, 1], [1, 2, 0])
-    """
+
+def _group_sorted(value: Tensor) -> Groups:
+    """Group scores that are in ascending order already."""
     index = torch.zeros_like(value, dtype=torch.int64)
     torch.cumsum(value[1:] != value[:-1], dim=0, out=index[1:])
     ones = index.new_ones(()).expand_as(index)
     return Groups(index, torch.zeros_like(index).scatter_add_(0, index, ones))
 
 
-def tie_groups(x: Tensor | Groups) -> Groups:
+def tie_groups(x: _Ranks) -> Groups:
     """Group scores, shape (N,), by value: one sort, from which all rank metrics follow.
 
     Example:
@@ -79,25 +68,19 @@ def tie_groups(x: Tensor | Groups) -> Groups:
         return x
     x = x.double()
     order = argsort(x)
-    index, size = group_sorted(x.index_select(0, order))
+    index, size = _group_sorted(x.index_select(0, order))
     return Groups(torch.empty_like(index).scatter(0, order, index), size)
 
 
-def average_ranks(x: Tensor | Groups, weight: Tensor | None = None) -> Tensor:
+def _average_ranks(x: _Ranks, weight: Tensor | None = None) -> Tensor:
     r"""Ranks 1 ... N in ascending order; equal scores share the average of their ranks.
 
-    Args:
-        x: Scores, shape (N,).
-        weight: How often each score is in a sample, shape (N,), or (B, N) for B samples; 1 by
-            default.
-
-    Returns:
-        The ranks, in float64 and the shape of the weights.
+    The weight says how often each score is in a sample, shape (N,), or (B, N) for B samples.
 
     Example:
-        >>> average_ranks(torch.tensor([0.3, 0.1, 0.3])).tolist()
+        >>> _average_ranks(torch.tensor([0.3, 0.1, 0.3])).tolist()
         [2.5, 1.0, 2.5]
-        >>> average_ranks(torch.tensor([0.3, 0.1]), torch.tensor([[1, 1], [1, 3]])).tolist()
+        >>> _average_ranks(torch.tensor([0.3, 0.1]), torch.tensor([[1, 1], [1, 3]])).tolist()
         [[2.0, 1.0], [4.0, 2.0]]
     """
     index, size = tie_groups(x)
@@ -108,14 +91,7 @@ def average_ranks(x: Tensor | Groups, weight: Tensor | None = None) -> Tensor:
 
 
 def correlation(x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Pearson correlation on the last axis; NaN if either side is constant.
-
-    ``weight`` says how often each pair of values is in a sample, 1 by default.
-
-    Example:
-        >>> correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 2.0, 1.0])).item()
-        -1.0
-    """
+    """Pearson correlation on the last axis, perhaps weighted; NaN if either side is constant."""
     x, y = x.double(), y.double()
     weight = x.new_ones(()).expand_as(x) if weight is None else weight.double()
     total = weight.sum(dim=-1, keepdim=True)
@@ -124,22 +100,16 @@ def correlation(x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     return xy / (xx * yy).sqrt()
 
 
-def rank_stability(
-    p_obs: Tensor | Groups, p_bar: Tensor | Groups, weight: Tensor | None = None
-) -> Tensor:
+def rank_stability(p_obs: _Ranks, p_bar: _Ranks, weight: Tensor | None = None) -> Tensor:
     r"""Counterfactual rank stability :math:`\mathcal{S}_{\mathrm{rank}}` (``eq:cf_rank``).
 
     .. math:: 1 - \frac{6 \sum_{i=1}^{N} (r_i - \bar r_i)^2}{N (N^2 - 1)}
 
-    Spearman's correlation between the ranks of the observed scores and those of the marginalised
-    ones. The printed formula holds without ties; this is its general form, the Pearson
-    correlation of average ranks, which equals it then.
-
-    Worked by hand at :eq:`eq:cf_rank` in :doc:`/notebooks/metrics`.
+    Spearman's correlation between observed and marginalised scores (:eq:`eq:cf_rank`). The printed
+    formula holds without ties; this is its general form, the Pearson correlation of average ranks.
 
     Args:
-        p_obs: Observed probabilities, shape (N,).
-        p_bar: Marginalised predictions, :func:`~cfcore.metrics.marginal.rounded`, shape (N,).
+        p_obs, p_bar: Observed and rounded marginalised probabilities, each of shape (N,).
         weight: How often each patient is in a sample, shape (N,) or (B, N); 1 by default.
 
     Returns:
@@ -150,23 +120,18 @@ def rank_stability(
         >>> round(rank_stability(p_obs, p_bar).item(), 12)
         0.8
     """
-    return correlation(average_ranks(p_obs, weight), average_ranks(p_bar, weight), weight)
+    return correlation(_average_ranks(p_obs, weight), _average_ranks(p_bar, weight), weight)
 
 
-def mean_absolute_rank_change(
-    p_obs: Tensor | Groups, p_bar: Tensor | Groups, weight: Tensor | None = None
-) -> Tensor:
+def mean_absolute_rank_change(p_obs: _Ranks, p_bar: _Ranks, weight: Tensor | None = None) -> Tensor:
     r"""Mean absolute rank change :math:`|\Delta \bar r|`, Spearman's footrule by patient.
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} | r_i - \bar r_i |
 
     How many places a patient moves in the queue; it grows with N.
 
-    Worked by hand in :doc:`/notebooks/metrics`.
-
     Args:
-        p_obs: Observed probabilities, shape (N,).
-        p_bar: Marginalised predictions, :func:`~cfcore.metrics.marginal.rounded`, shape (N,).
+        p_obs, p_bar: Observed and rounded marginalised probabilities, each of shape (N,).
         weight: How often each patient is in a sample, shape (N,) or (B, N); 1 by default.
 
     Returns:
@@ -177,21 +142,42 @@ def mean_absolute_rank_change(
         >>> mean_absolute_rank_change(p_obs, p_bar).item()
         0.5
     """
-    change = (average_ranks(p_obs, weight) - average_ranks(p_bar, weight)).abs()
+    change = (_average_ranks(p_obs, weight) - _average_ranks(p_bar, weight)).abs()
     return change.mean() if weight is None else (weight * change).sum(-1) / weight.sum(-1)
 
 
-def inversions(v: Tensor) -> Tensor:
+def auc(score: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    r"""Area under the ROC curve: the share of pairs in which the diseased patient scores higher.
+
+    .. math:: \frac{\sum_{i,j} w_i w_j \, y_i (1 - y_j) \big( \mathbb{1}[s_i > s_j]
+        + \tfrac12 \mathbb{1}[s_i = s_j] \big)}{\sum_{i,j} w_i w_j \, y_i (1 - y_j)}
+
+    A weight of 0 leaves a patient out, which is how strata are made without moving data.
+
+    Args:
+        score, y: Scores and labels 0 or 1, each of shape (N,).
+        weight: Weights, shape (N,), or (B, N) for B areas at once; 1 by default.
+
+    Returns:
+        The area, shape () or (B,); NaN if a class is absent.
+
+    Example:
+        >>> auc(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1])).item()
+        0.875
+    """
+    weight = torch.ones_like(y, dtype=torch.float64) if weight is None else weight.double()
+    sick, healthy = weight * (y == 1), weight * (y == 0)
+    below = _average_ranks(score, healthy) - 0.5  # healthy patients who score less; ties count half
+    return (sick * below).sum(dim=-1) / (sick.sum(dim=-1) * healthy.sum(dim=-1))
+
+
+def _inversions(v: Tensor) -> Tensor:
     r"""Count the pairs :math:`i < j` with :math:`v_i > v_j` in a permutation of 0 ... N - 1.
 
     Two numbers are ordered by the highest bit in which they differ. So the numbers are sorted
     from the highest bit down, one stable partition for each bit, and at each bit a zero is
     inverted with every one that stands before it among the numbers which agree in the higher
     bits. Such numbers stand together, half of them with a zero: N log N steps, all vectorised.
-
-    Example:
-        >>> inversions(torch.tensor([2, 0, 3, 1])).item()
-        3
     """
     n, bits = v.shape[0], max(v.shape[0] - 1, 0).bit_length()
     v = torch.cat((v.int(), torch.arange(n, 2**bits, dtype=torch.int32, device=v.device)))
@@ -208,25 +194,20 @@ def _zeros_first(one: Tensor) -> Tensor:
     """The places of what is false, then of what is true, each ascending."""
     if one.device.type != "cpu":
         return one.int().argsort(stable=True)
-    return torch.from_numpy(
-        np.concatenate([np.flatnonzero(x) for x in (~one.numpy(), one.numpy())])
-    )
+    one = one.numpy()
+    return torch.from_numpy(np.concatenate((np.flatnonzero(~one), np.flatnonzero(one))))
 
 
-def kendall(x: Tensor | Groups, y: Tensor | Groups) -> Tensor:
+def kendall(x: _Ranks, y: _Ranks) -> Tensor:
     r"""Kendall's :math:`\tau_b`, the column of the paper's stability table.
 
     .. math:: \tau_b = \frac{C - D}{\sqrt{(T - T_x)(T - T_y)}}
 
     with C concordant and D discordant pairs among all T, of which :math:`T_x` and :math:`T_y` are
-    tied on either side. It counts pairs of patients seen in the wrong order and, unlike Spearman's
-    correlation, does not weigh them by their distance.
-
-    Worked by hand in :doc:`/notebooks/metrics`.
+    tied on either side. Unlike Spearman's, it does not weigh pairs by their distance.
 
     Args:
-        x: Scores, shape (N,).
-        y: Scores, shape (N,).
+        x, y: Scores, each of shape (N,).
 
     Returns:
         The coefficient, shape (); NaN if either side is constant.
@@ -239,12 +220,11 @@ def kendall(x: Tensor | Groups, y: Tensor | Groups) -> Tensor:
     x, y = tie_groups(x), tie_groups(y)
     n, values = len(x.index), len(y.size)
     both = sort((x.index * values).add_(y.index))  # by x, where x is tied by y
-    total, joint = n * (n - 1) // 2, _tied_pairs(group_sorted(both).size)
+    total, joint = n * (n - 1) // 2, _tied_pairs(_group_sorted(both).size)
     x_tied, y_tied = _tied_pairs(x.size), _tied_pairs(y.size)
     by_y = both.remainder_(values).mul_(n).add_(torch.arange(n, device=both.device))
     by_y = sort(by_y).remainder_(n)  # places in the order of both, by y
-
-    net = total - x_tied - y_tied + joint - 2 * inversions(by_y)
+    net = total - x_tied - y_tied + joint - 2 * _inversions(by_y)
     return net.double() / ((total - x_tied).double() * (total - y_tied).double()).sqrt()
 
 

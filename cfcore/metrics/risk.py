@@ -9,14 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cfcore.metrics.loss import (
-    Loss,
-    cross_entropy,
-    cross_entropy_from_logits,
-    marginal_cross_entropy,
-    marginal_cross_entropy_from_logits,
-)
-from cfcore.metrics.marginal import averaged, marginal_prediction
+from cfcore.metrics.loss import Loss, cross_entropy, marginal_loss
+from cfcore.metrics.marginal import averaged
 from cfcore.metrics.ranking import argsort, sort
 
 
@@ -26,14 +20,9 @@ def original_risk(p: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \ell\big(g_\theta(x_i), y_i\big)
 
-    The number that the paper's metrics are compared with.
-
-    Worked by hand in :doc:`/notebooks/metrics`.
-
     Args:
-        p: Observed probabilities, or whatever else the loss is a function of, shape (N,).
-        y: Labels 0 or 1, shape (N,).
-        loss: A function of probabilities, or of logits, and labels.
+        p, y: Observed probabilities, or logits, and labels 0 or 1, each of shape (N,).
+        loss: A function of both.
 
     Returns:
         The risk, shape ().
@@ -51,18 +40,14 @@ def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \ell(\bar p_i, y_i)
 
-    The loss of the average. By Jensen's inequality it never exceeds the average of the loss,
-    :func:`expected_risk`; for the cross-entropy the gap is at least half of
+    The loss of the average (:eq:`eq:cmr`). By Jensen's inequality it never exceeds the average of
+    the loss, :func:`expected_risk`; for the cross-entropy the gap is at least half of
     :func:`~cfcore.metrics.stability.stability_variance`.
 
-    Worked by hand at :eq:`eq:cmr` in :doc:`/notebooks/metrics`.
-
     Args:
-        p: Counterfactual probabilities, or logits if the loss is
-            :func:`~cfcore.metrics.loss.cross_entropy_from_logits`, shape (N, K).
-        q: Intervention probabilities, shape (K,).
-        y: Labels 0 or 1, shape (N,).
-        loss: A function of probabilities and labels.
+        p: Counterfactual probabilities, shape (N, K); logits of the loss from logits.
+        q, y: Intervention probabilities, shape (K,), and labels 0 or 1, shape (N,).
+        loss: A function of probabilities and labels, or of logits and labels, exactly.
 
     Returns:
         The risk, shape ().
@@ -72,11 +57,7 @@ def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -
         >>> round(marginal_risk(p, q, torch.tensor([1])).item(), 4)
         0.6931
     """
-    if loss is cross_entropy:
-        return marginal_cross_entropy(p, q, y)
-    if loss is cross_entropy_from_logits:
-        return marginal_cross_entropy_from_logits(p, q, y)
-    return loss(marginal_prediction(p, q), y).double()
+    return marginal_loss(p, q, y, loss)
 
 
 @averaged
@@ -86,14 +67,10 @@ def expected_risk(loss: Tensor, q: Tensor) -> Tensor:
     .. math:: \frac{1}{N} \sum_{i=1}^{N}
         \mathbb{E}_{\tilde{a} \sim q} \big[ L_i(\tilde{a}) \big]
 
-    The average of the loss: what a patient should expect whose nuisance values are drawn
-    from q.
-
-    Worked by hand at :eq:`eq:ier` in :doc:`/notebooks/metrics`.
+    The average of the loss: what to expect if nuisance values are drawn from q (:eq:`eq:ier`).
 
     Args:
-        loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
-        q: Intervention probabilities, shape (K,).
+        loss, q: Losses :math:`L_i(\tilde{a}_k)`, (N, K), and intervention probabilities, (K,).
 
     Returns:
         The risk, shape ().
@@ -130,7 +107,6 @@ def patient_tail_losses(loss: Tensor, q: Tensor, alphas: Sequence[float]) -> Ten
     def tail(alpha: float) -> Tensor:
         if alpha == 0:
             return loss[:, 0] if q.ndim == 1 else loss.masked_fill(q == 0, -torch.inf).amax(dim=-1)
-
         # The tail rarely ends on a whole intervention: K=16, alpha=0.1 holds 1.6 of them.
         share = (alpha - used).clamp_(min=0).minimum(q)
         return (loss @ share if q.ndim == 1 else (share * loss).sum(dim=-1)) / alpha
@@ -144,16 +120,13 @@ def tail_risk(loss: Tensor, q: Tensor, alpha: float) -> Tensor:
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{CVaR}_{\alpha}\big(L_i(\tilde{a})\big),
         \qquad \tilde{a} \sim q
 
-    The whole distribution (``alpha = 1``) gives the interventional expected risk and the
-    single worst intervention (``alpha = 0``) gives the worst case. An intervention on the edge
-    of the tail counts with the share of its mass that lies inside, so that splitting an
+    The whole distribution (``alpha = 1``) gives the interventional expected risk and the single
+    worst intervention (``alpha = 0``) the worst case (:eq:`eq:cf_cvar`). An intervention on the
+    edge of the tail counts with the share of its mass that lies inside, so that splitting an
     intervention into two equal ones changes nothing.
 
-    Worked by hand at :eq:`eq:cf_cvar` in :doc:`/notebooks/metrics`.
-
     Args:
-        loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
-        q: Intervention probabilities, shape (K,).
+        loss, q: Losses :math:`L_i(\tilde{a}_k)`, (N, K), and intervention probabilities, (K,).
         alpha: The tail mass, in [0, 1].
 
     Returns:
@@ -172,13 +145,8 @@ def worst_case_risk(loss: Tensor, q: Tensor) -> Tensor:
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \max_{k :\, q_k > 0} L_i(\tilde{a}_k)
 
-    The limit of the tail risk as the tail shrinks: the maximum over the support of q.
-
-    Worked by hand in :doc:`/notebooks/metrics`.
-
     Args:
-        loss: The losses :math:`L_i(\tilde{a}_k)`, shape (N, K).
-        q: Intervention probabilities, shape (K,).
+        loss, q: Losses :math:`L_i(\tilde{a}_k)`, (N, K), and intervention probabilities, (K,).
 
     Returns:
         The risk, shape ().

@@ -12,16 +12,12 @@ def stability_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{Var}_{\tilde{a} \sim q}
         \big[ g_\theta\big(\tilde{x}_i(\tilde{a})\big) \big]
 
-    The mean over patients of the variance within a patient; low is stable. Scores are taken
-    relative to the first intervention, so that a constant has a variance of exactly zero. On a grid
-    it is the population variance under q. With M Monte Carlo draws (``correction=1``) it is
-    multiplied by M / (M - 1), which makes it unbiased.
-
-    Worked by hand at :eq:`eq:stability_var` in :doc:`/notebooks/metrics`.
+    The mean over patients of the variance within a patient (:eq:`eq:stability_var`); low is stable.
+    Scores are taken relative to the first intervention, so that a constant has a variance of
+    exactly zero. With M Monte Carlo draws it is multiplied by M / (M - 1), and so unbiased.
 
     Args:
-        p: Counterfactual probabilities, shape (N, K).
-        q: Intervention probabilities, shape (K,).
+        p, q: Counterfactual probabilities, (N, K), and intervention probabilities, (K,).
         correction: 0 if the columns are all of q; 1 if they are K draws from it.
 
     Returns:
@@ -45,14 +41,12 @@ def attribute_variance(p: Tensor, q: Tensor, values: Tensor) -> Tensor:
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{Var}_{\tilde{a} \sim q}
         \Big[ \mathbb{E}_q\big[ p_i \mid \tilde{a} \big] \Big]
 
-    The other attributes are averaged out first, so this is the main effect of an analysis of
-    variance: on a grid with independent attributes the main effects and the interaction add up to
-    the variance of all. A predictor may have a right to respond to one attribute and not to
-    another, and two errors may cancel in the variance of all: so it is reported for each.
+    The other attributes are averaged out first, so this is a main effect of an analysis of
+    variance: on a grid with independent attributes, main effects and interaction add up to the
+    variance of all. A predictor may have a right to respond to one attribute and not to another.
 
     Args:
-        p: Counterfactual probabilities, shape (N, K).
-        q: Intervention probabilities, shape (K,).
+        p, q: Counterfactual probabilities, (N, K), and intervention probabilities, (K,).
         values: What each intervention sets the attribute to, shape (K,).
 
     Returns:
@@ -77,15 +71,12 @@ def flip_rate(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Te
         \mathbb{1}[g_\theta(x_i) > \tau] \neq
         \mathbb{1}[g_\theta(\tilde{x}_i(\tilde{a})) > \tau] \big\} \Big]
 
-    How often a decision changes only because a nuisance variable does. The observed image is the
-    reference, so that a generator which does not reproduce it flips decisions by itself.
-
-    Worked by hand at :eq:`eq:flip_rate` in :doc:`/notebooks/metrics`.
+    How often a decision changes only because a nuisance variable does (:eq:`eq:flip_rate`). The
+    observed image is the reference: a generator that does not reproduce it flips decisions itself.
 
     Args:
         p_obs: Observed probabilities, shape (N,).
-        p: Counterfactual probabilities, shape (N, K).
-        q: Intervention probabilities, shape (K,).
+        p, q: Counterfactual probabilities, (N, K), and intervention probabilities, (K,).
         threshold: The decision threshold :math:`\tau`; decisions are ``p > threshold``.
 
     Returns:
@@ -108,14 +99,11 @@ def disagreement_rate(p_obs: Tensor, p_bar: Tensor, threshold: float = 0.5) -> T
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathbb{1} \big\{
         \mathbb{1}[g_\theta(x_i) > \tau] \neq \mathbb{1}[\bar p_i > \tau] \big\}
 
-    How often marginalising would have led to another decision. The caption of the paper's
-    appendix table calls another quantity by this name: :func:`mean_absolute_difference`.
-
-    Worked by hand at :eq:`eq:obs_marg_disagreement` in :doc:`/notebooks/metrics`.
+    How often marginalising would have led to another decision (:eq:`eq:obs_marg_disagreement`). The
+    caption of the appendix table gives :func:`mean_absolute_difference` this name.
 
     Args:
-        p_obs: Observed probabilities, shape (N,).
-        p_bar: Marginalised predictions, :func:`~cfcore.metrics.marginal.rounded`, shape (N,).
+        p_obs, p_bar: Observed and rounded marginalised probabilities, each of shape (N,).
         threshold: The decision threshold :math:`\tau`; decisions are ``p > threshold``.
 
     Returns:
@@ -134,13 +122,8 @@ def mean_absolute_difference(p_obs: Tensor, p_bar: Tensor) -> Tensor:
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \big| g_\theta(x_i) - \bar p_i \big|
 
-    The definition in the caption of the paper's appendix table of stability.
-
-    Worked by hand in :doc:`/notebooks/metrics`.
-
     Args:
-        p_obs: Observed probabilities, shape (N,).
-        p_bar: Marginalised predictions, shape (N,).
+        p_obs, p_bar: Observed and marginalised probabilities, each of shape (N,).
 
     Returns:
         The difference, shape ().

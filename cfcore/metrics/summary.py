@@ -6,22 +6,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cfcore.metrics.calibration import bin_errors, bin_sums, brier_score
+from cfcore.metrics import stability
+from cfcore.metrics.calibration import brier_score, calibration_errors
 from cfcore.metrics.loss import Loss, cross_entropy, cross_entropy_from_logits
 from cfcore.metrics.marginal import marginal_prediction, rounded
 from cfcore.metrics.ranking import kendall, mean_absolute_rank_change, rank_stability, tie_groups
 from cfcore.metrics.risk import expected_risk, marginal_risk, original_risk, patient_tail_losses
-from cfcore.metrics.stability import (
-    disagreement_rate,
-    flip_rate,
-    mean_absolute_difference,
-    stability_variance,
-)
 
-BLOCK = 16384  # rows: large enough to keep two cores busy, small beside any matrix
+_BLOCK = 16384  # rows: large enough to keep two cores busy, small beside any matrix
 
-Block = tuple[dict[str, Tensor], Tensor, Tensor]
-"""Some patients: their summands of each metric, observed and marginalised probabilities."""
+# Some patients: their summands of each metric, observed and marginalised probabilities.
+_Block = tuple[dict[str, Tensor], Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -33,8 +28,7 @@ class Scores:
         cf: Counterfactual scores, shape (N, K).
         q: Intervention probabilities, shape (K,).
         y: Labels 0 or 1, shape (N,), or None.
-        logits: Whether the scores are logits, whose cross-entropy is exact however saturated they
-            are, or probabilities.
+        logits: Whether the scores are logits, whose cross-entropy is exact, or probabilities.
     """
 
     obs: Tensor
@@ -46,14 +40,8 @@ class Scores:
 
 @dataclass(frozen=True)
 class Options:
-    """What is to be computed, apart from the data.
-
-    Attributes:
-        threshold: Decisions are ``p > threshold``.
-        alphas: Tail masses of the tail risks.
-        bins: The number of calibration bins.
-        loss: A function of probabilities and labels.
-        correction: 1 if the interventions are Monte Carlo draws, 0 if they are all of q.
+    """What is to be computed: options of :func:`cfcore.evaluate`, and the ``correction``, which is
+    1 if the interventions are Monte Carlo draws and 0 if they are all of q.
     """
 
     threshold: float = 0.5
@@ -64,38 +52,31 @@ class Options:
 
 
 def names(options: Options, *, labelled: bool) -> list[str]:
-    """The metrics of a report, in its order.
-
-    Example:
-        >>> names(Options(alphas=[0.5]), labelled=True)[:5]
-        ['R_orig', 'R_CM', 'R_IE', 'R_CVaR_0.50', 'R_WC']
-    """
-    stability = ["S_var", "S_flip", "D_obs", "D_abs", "S_rank", "tau_b", "abs_rank_change"]
-    if not labelled:
-        return stability
-    risks = ["R_orig", "R_CM", "R_IE", *tail_names(options), "R_WC"]
-    calibration = [f"{name}_{of}" for of in ("orig", "marg") for name in ("Brier", "ECE", "MCE")]
-    return [*risks, *calibration, *stability]
+    """The metrics of a report, in its order."""
+    found = ["R_orig", "R_CM", "R_IE", *_tails(options)] if labelled else []
+    for of in ("orig", "marg") if labelled else ():
+        found += [f"Brier_{of}", f"ECE_{of}", f"MCE_{of}"]
+    return [*found, "S_var", "S_flip", "D_obs", "D_abs", "S_rank", "tau_b", "abs_rank_change"]
 
 
-def tail_names(options: Options) -> list[str]:
+def _tails(options: Options) -> list[str]:
     """The names of the tail risks."""
-    return [f"R_CVaR_{alpha:.2f}" for alpha in options.alphas]
+    return [*(f"R_CVaR_{alpha:.2f}" for alpha in options.alphas), "R_WC"]
 
 
-def blocks(scores: Scores, options: Options) -> Iterator[Block]:
+def blocks(scores: Scores, options: Options) -> Iterator[_Block]:
     """Go through the patients block by block, so that no second N x K matrix is ever held."""
-    for start in range(0, scores.obs.shape[0], BLOCK):
-        rows = slice(start, start + BLOCK)
+    for start in range(0, len(scores.obs), _BLOCK):
+        rows = slice(start, start + _BLOCK)
         obs, cf, q = scores.obs[rows].double(), scores.cf[rows].double(), scores.q.double()
         p_obs, p_cf = (obs.sigmoid(), cf.sigmoid()) if scores.logits else (obs, cf)
         p_bar = marginal_prediction(p_cf, q)
-        shown, threshold = rounded(p_bar), options.threshold
+        shown, threshold, correction = rounded(p_bar), options.threshold, options.correction
         summands = {
-            "S_var": stability_variance.by_patient(p_cf, q, correction=options.correction),
-            "S_flip": flip_rate.by_patient(p_obs, p_cf, q, threshold),
-            "D_obs": disagreement_rate.by_patient(p_obs, shown, threshold),
-            "D_abs": mean_absolute_difference.by_patient(p_obs, p_bar),
+            "S_var": stability.stability_variance.by_patient(p_cf, q, correction=correction),
+            "S_flip": stability.flip_rate.by_patient(p_obs, p_cf, q, threshold),
+            "D_obs": stability.disagreement_rate.by_patient(p_obs, shown, threshold),
+            "D_abs": stability.mean_absolute_difference.by_patient(p_obs, p_bar),
         }
         if scores.y is not None:
             y, exact = scores.y[rows], scores.logits and options.loss is cross_entropy
@@ -116,26 +97,27 @@ def _risks(
         "R_orig": original_risk.by_patient(obs, y, loss),
         "R_CM": marginal_risk.by_patient(cf, q, y, loss),
         "R_IE": expected_risk.by_patient(losses, q),
-        **dict(zip([*tail_names(options), "R_WC"], tails, strict=True)),
+        **dict(zip(_tails(options), tails, strict=True)),
     }
 
 
-def reduce(parts: Iterable[Block], y: Tensor | None, options: Options) -> dict[str, Tensor]:
+def reduce(parts: Iterable[_Block], scores: Scores, options: Options) -> dict[str, Tensor]:
     """Every metric by name, each of shape (), from the blocks of all patients."""
+    count, y = len(scores.obs), scores.y
+    # Made before the blocks: what is kept among them would hold their memory in pieces.
+    p_obs, p_bar = (scores.obs.new_empty(count, dtype=torch.float64) for _ in range(2))
     totals: dict[str, Tensor] = {}
-    scores = []
-    for summands, *both in parts:
+    for i, (summands, obs, bar) in enumerate(parts):
+        rows = slice(i * _BLOCK, (i + 1) * _BLOCK)
+        p_obs[rows], p_bar[rows] = obs, bar
         totals = {name: totals.get(name, 0.0) + values.sum() for name, values in summands.items()}
-        scores.append(both)
-    p_obs, p_bar = map(torch.cat, zip(*scores, strict=True))
-    scores.clear()
-    metrics = {name: total / p_obs.shape[0] for name, total in totals.items()}
+    metrics = {name: total / count for name, total in totals.items()}
 
     if y is not None:
         for of, p in (("orig", p_obs), ("marg", p_bar)):
-            errors = bin_errors(*bin_sums(p, y, options.bins))
+            errors = calibration_errors(p, y, options.bins)
             metrics[f"ECE_{of}"], metrics[f"MCE_{of}"] = errors
-    p_obs = tie_groups(p_obs)
+    p_obs = tie_groups(p_obs)  # which frees the scores
     p_bar = tie_groups(p_bar)
     metrics["S_rank"], metrics["tau_b"] = rank_stability(p_obs, p_bar), kendall(p_obs, p_bar)
     metrics["abs_rank_change"] = mean_absolute_rank_change(p_obs, p_bar)
@@ -143,10 +125,7 @@ def reduce(parts: Iterable[Block], y: Tensor | None, options: Options) -> dict[s
 
 
 def summarise(scores: Scores, options: Options | None = None) -> dict[str, Tensor]:
-    """Every metric of the paper for one predictor, on whatever device the tensors are.
-
-    Nothing is checked and no value is ever asked of the device; :func:`cfcore.evaluate` checks
-    its input and returns plain numbers.
+    """Every metric of the paper for one predictor, on whatever device the tensors are, unchecked.
 
     Args:
         scores: What the predictor says, and the labels if they are known.
@@ -162,4 +141,4 @@ def summarise(scores: Scores, options: Options | None = None) -> dict[str, Tenso
         0.25
     """
     options = options or Options()
-    return reduce(blocks(scores, options), scores.y, options)
+    return reduce(blocks(scores, options), scores, options)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from cfcore.generator import Effect, Generator, Noise, Parents, act
 
+_Values = Mapping[str, Tensor | float]  # of an intervention
+
 
 @dataclass(frozen=True)
 class Derived:
@@ -29,12 +31,7 @@ class Derived:
         return self.change(self.generator.abduct(x, pa, index=index, rng=rng))
 
     def act(
-        self,
-        pa: Parents,
-        do: Mapping[str, Tensor | float],
-        *,
-        effect: Effect = "direct",
-        rng: RandomState | None = None,
+        self, pa: Parents, do: _Values, *, effect: Effect = "direct", rng: RandomState | None = None
     ) -> Parents:
         """Intervenes as the other one does."""
         return act(self.generator, pa, do, effect, rng)

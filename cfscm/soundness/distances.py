@@ -8,21 +8,10 @@ from cfcore.metrics import auc
 
 
 def image_distances(x: Tensor, reference: Tensor) -> dict[str, Tensor]:
-    """Absolute error, squared error and structural similarity of each pair of images.
-
-    Args:
-        x: The images, shape (B, 1, H, W).
-        reference: What they are compared with, of the same shape.
-
-    Returns:
-        ``MAE``, ``MSE`` and ``SSIM``, float64, each of shape (B,).
-    """
+    """``MAE``, ``MSE`` and ``SSIM`` of each pair of images (B, 1, H, W), float64, shape (B,)."""
     gap = (x - reference).double()
-    return {
-        "MAE": gap.abs().mean(dim=(1, 2, 3)),
-        "MSE": gap.square().mean(dim=(1, 2, 3)),
-        "SSIM": structural_similarity(x, reference),
-    }
+    absolute, squared = (part.mean(dim=(1, 2, 3)) for part in (gap.abs(), gap.square()))
+    return {"MAE": absolute, "MSE": squared, "SSIM": _structural_similarity(x, reference)}
 
 
 def signal_to_noise(squared_error: Tensor) -> Tensor:
@@ -40,7 +29,7 @@ def signal_to_noise(squared_error: Tensor) -> Tensor:
     return -10 * squared_error.double().mean().log10()
 
 
-def structural_similarity(x: Tensor, reference: Tensor) -> Tensor:
+def _structural_similarity(x: Tensor, reference: Tensor) -> Tensor:
     r"""Structural similarity of each pair of images in [0, 1].
 
     .. math:: \frac{(2 \mu_x \mu_y + c_1)(2 \sigma_{xy} + c_2)}
@@ -52,19 +41,11 @@ def structural_similarity(x: Tensor, reference: Tensor) -> Tensor:
 
     References:
         Wang, Bovik, Sheikh and Simoncelli, *Image quality assessment*, 2004.
-
-    Args:
-        x: The images, shape (B, 1, H, W), of 11 pixels a side or more.
-        reference: What they are compared with, of the same shape.
-
-    Returns:
-        The similarity, float64, shape (B,).
     """
     x, y = x.double(), reference.double()
     rows, columns = (_window(side, x.device) for side in x.shape[2:])
     maps = rows @ torch.cat((x, y, x * x, y * y, x * y), dim=1) @ columns.T  # (B, 5, h, w)
     mx, my, xx, yy, xy = maps.unbind(dim=1)
-
     level = (2 * mx * my + 1e-4) / (mx**2 + my**2 + 1e-4)
     shape = (2 * (xy - mx * my) + 9e-4) / (xx - mx**2 + yy - my**2 + 9e-4)
     return (level * shape).mean(dim=(1, 2))
@@ -114,14 +95,6 @@ def shift(variable: Variable, out: Tensor, before: Tensor) -> Tensor:
 
     The difference of the probability of a binary variable, half the sum of the differences of a
     categorical one (their total variation), the difference in units of a continuous one.
-
-    Args:
-        variable: The variable.
-        out: The outputs, shape (N,) or (N, C).
-        before: The outputs before, of the same shape.
-
-    Returns:
-        The distances, shape (N,).
     """
     out, before = out.double(), before.double()
     if variable.kind == "continuous":

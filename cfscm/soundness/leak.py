@@ -12,27 +12,20 @@ from cfcore.generator import Generator, Noise, Parents
 from cfcore.graph import CausalGraph
 from cfcore.patients import Patients
 from cfscm.encoding import encode, widths
+from cfscm.networks import in_units
 from cfscm.soundness.distances import agreement
 
-PENALTIES = tuple(10.0**power for power in range(-5, 3))
-
+_PENALTIES = tuple(10.0**power for power in range(-5, 3))
 _SIDE = 16  # pixels to which larger maps are averaged
 _MOST = 32  # principal components of a leaf
-_PERMUTATIONS = 100
-KERNELS = ("linear", "quadratic", "radial")
+_KERNELS = ("linear", "quadratic", "radial")
 
 
 def noise_features(noise: Noise) -> list[Tensor]:
-    """The noise of each patient as vectors, one of shape (B, D) for each leaf.
+    """The noise of each patient as float32 vectors, one of shape (B, D) for each leaf.
 
     Maps of more than 16 pixels a side are averaged down to 16; integers are left out, for they
     are keys of random fields.
-
-    Args:
-        noise: A tree of tensors with leading axis B.
-
-    Returns:
-        The vectors, float32.
     """
     parts = []
     for leaf in tree_leaves(noise):
@@ -48,8 +41,8 @@ def leak(
     pa: Parents,
     graph: CausalGraph,
     *,
-    kernels: Sequence[str] = KERNELS,
-    permutations: int = _PERMUTATIONS,
+    kernels: Sequence[str] = _KERNELS,
+    permutations: int = 100,
     seed: int = 0,
 ) -> dict[str, Mapping[str, float]]:
     r"""How well a probe reads each parent off the noise, and how well it would by chance.
@@ -59,8 +52,7 @@ def leak(
     A linear kernel sees only that means differ, which is nothing where a regression on the parents
     was taken off the noise; a quadratic one sees spreads and correlations as well, and a radial one
     any difference within the first components of each leaf, given enough patients. Leaves are
-    whitened, so that each counts by its
-    dimensions and not by its scale.
+    whitened, so that each counts by its dimensions and not by its scale.
 
     What chance gives is known by doing the same, choices and all, with the parents of patients
     exchanged: if noise is independent of the parents, that changes nothing. The probe may miss a
@@ -70,7 +62,7 @@ def leak(
         features: The leaves of the noise, each of shape (N, D).
         pa: The parents, each of shape (N,).
         graph: The graph.
-        kernels: Some of ``KERNELS``.
+        kernels: Some of linear, quadratic and radial.
         permutations: How often the patients are exchanged.
         seed: The seed of the halves and of the exchanges.
 
@@ -82,20 +74,20 @@ def leak(
     rng, count = torch.Generator().manual_seed(seed), len(features[0])
     device = features[0].device
     fit, test = torch.randperm(count, generator=rng).to(device).tensor_split(2)
-    x = torch.cat([whitened(leaf.double(), fit) for leaf in features], dim=1)
+    x = torch.cat([_whitened(leaf.double(), fit) for leaf in features], dim=1)
     exchanges = [torch.randperm(count, generator=rng) for _ in range(permutations)]
     orders = torch.stack([torch.arange(count), *exchanges], dim=1).to(device)  # (N, 1 + R)
     names = [name for name in graph if name in pa]
     codes = encode(graph, pa, names).double()[orders]  # (N, 1 + R, M)
     grams = [gram(kernel, x, fit) for kernel in kernels]
-    read = ridge(grams, codes[fit].flatten(1), fit, test).unflatten(1, codes.shape[1:])
+    read = _ridge(grams, codes[fit].flatten(1), fit, test).unflatten(1, codes.shape[1:])
 
     found = {}
     for name, out in zip(names, read.split(list(widths(graph, names).values()), 2), strict=True):
-        said = [
-            agreement(graph[name], _in_units(graph, name, out[:, r]), pa[name][orders[test, r]])
-            for r in range(1 + permutations)
-        ]
+        variable, y = graph[name], pa[name][orders[test]]
+        middle = 0.5 if variable.kind == "binary" else 0  # a code of 0 or 1 is read as a logit
+        units = [in_units(variable, out[:, r]) - middle for r in range(1 + permutations)]
+        said = [agreement(variable, each, y[:, r]) for r, each in enumerate(units)]
         area = "R2" if graph[name].kind == "continuous" else "AUC"
         scores = torch.tensor([one[area] for one in said])
         found[name] = said[0] | {
@@ -105,25 +97,10 @@ def leak(
     return found
 
 
-def _in_units(graph: CausalGraph, name: str, out: Tensor) -> Tensor:
-    variable = graph[name]
-    if variable.kind == "categorical":
-        return out
-    if variable.kind == "continuous":
-        low, high = variable.range
-        return low + (high - low) * out.squeeze(1)
-    return out.squeeze(1) - 0.5
+def _whitened(x: Tensor, fit: Tensor) -> Tensor:
+    """The first principal components over the rows ``fit`` of x (N, D), each of variance 1 there.
 
-
-def whitened(x: Tensor, fit: Tensor) -> Tensor:
-    """The first principal components over some rows, each with variance 1 there.
-
-    Args:
-        x: Features, float64, shape (N, D).
-        fit: The rows.
-
-    Returns:
-        The components of all rows, shape (N, C); those without variance are left out.
+    They have shape (N, C); those without variance are left out.
     """
     x = x - x[fit].mean(dim=0)
     _, spread, axes = torch.linalg.svd(x[fit], full_matrices=False)
@@ -137,12 +114,7 @@ def gram(kernel: str, x: Tensor, fit: Tensor) -> Tensor:
     .. math:: \frac{x^\top x'}{C}, \qquad \Big(1 + \frac{x^\top x'}{\sqrt{C}}\Big)^2, \qquad
         \exp\Big(-\frac{\lVert x - x' \rVert^2}{m}\Big)
 
-    with the median :math:`m` of the squared distances.
-
-    Args:
-        kernel: One of ``KERNELS``.
-        x: White features, shape (N, C).
-        fit: The rows.
+    with the median :math:`m` of the squared distances; ``x`` is white, shape (N, C).
     """
     width = max(1, x.shape[1])
     inner = x @ x.T
@@ -159,7 +131,7 @@ def gram(kernel: str, x: Tensor, fit: Tensor) -> Tensor:
     return k - mean[:, None] - mean + mean[fit].mean()
 
 
-def ridge(grams: Sequence[Tensor], y: Tensor, fit: Tensor, test: Tensor) -> Tensor:
+def _ridge(grams: Sequence[Tensor], y: Tensor, fit: Tensor, test: Tensor) -> Tensor:
     r"""Kernel ridge regression, with the kernel and penalty of the least leave-one-out error.
 
     .. math:: \hat{y}(x') = \bar{y} + k(x')^\top (K + \lambda n s I)^{-1} (y - \bar{y})
@@ -172,9 +144,6 @@ def ridge(grams: Sequence[Tensor], y: Tensor, fit: Tensor, test: Tensor) -> Tens
         y: The targets of the rows to fit, shape (n, M).
         fit: These rows.
         test: The rows at which to predict, m of them.
-
-    Returns:
-        The predictions, shape (m, M).
     """
     mean, least = y.mean(dim=0), torch.full_like(y[0], torch.inf)
     best = mean.expand(len(test), -1)
@@ -182,7 +151,7 @@ def ridge(grams: Sequence[Tensor], y: Tensor, fit: Tensor, test: Tensor) -> Tens
         values, basis = torch.linalg.eigh(k[fit][:, fit])
         values, turned = values.clamp(min=0), basis.T @ (y - mean)
         unit = len(fit) * values.mean().clamp(min=1e-12)
-        for penalty in PENALTIES:
+        for penalty in _PENALTIES:
             inverse = 1 / (values + penalty * unit)
             dual = basis @ (inverse[:, None] * turned)
             # The residual over one minus the leverage is the dual over the inverse's diagonal.
@@ -203,12 +172,6 @@ def leak_table(
 ) -> pd.DataFrame:
     """Probes the noise of several generators on the same patients.
 
-    Args:
-        generators: The generators by name.
-        data: The patients, with all parents.
-        graph: The graph.
-        permutations: How often the patients are exchanged.
-
     Returns:
         One row for each generator, leaf of its noise if they are named and few, probe (``linear``,
         or ``kernel`` for the best of all) and parent: ``generator, noise, probe, parent, measure,
@@ -221,7 +184,7 @@ def leak_table(
         some = {name: [name] for name in whole} if 1 < len(whole) <= 4 else {}
         for part, names in {"all": list(whole), **some}.items():
             features = noise_features([whole[name] for name in names])
-            for probe, kernels in {"linear": KERNELS[:1], "kernel": KERNELS}.items():
+            for probe, kernels in {"linear": _KERNELS[:1], "kernel": _KERNELS}.items():
                 found = leak(features, pa, graph, kernels=kernels, permutations=permutations)
                 for name, said in found.items():
                     measure = "R2" if "R2" in said else "AUC"

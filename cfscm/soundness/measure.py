@@ -16,26 +16,16 @@ from cfscm.networks import ImageNetwork
 from cfscm.soundness.baselines import Derived, Identity, without_residual
 from cfscm.soundness.distances import agreement, image_distances, shift, signal_to_noise
 from cfscm.soundness.leak import leak, noise_features
-from cfscm.soundness.worlds import (
-    AXIOMS,
-    Batch,
-    Comparison,
-    Drawn,
-    Interventions,
-    Plan,
-    World,
-    draw,
-)
+from cfscm.soundness.worlds import AXIOMS, Batch, Drawn, Interventions, Plan, World, draw
 
 _LOOKED_UP = ("reversibility", "commutativity", "leak")
 """Axioms for which fresh noise is no floor: an oracle looks up the old noise."""
-
 _OBSERVED: World = ("", "")
-
 _COLUMNS = ["axiom", "intervention", "effect", "measure", "classifier"]
-
 _Row = tuple[str, str, str, str, str]
 """What a row of the table is about, in the order of its first columns."""
+_Read = dict[tuple[World, str], Tensor]
+"""Numbers of each patient by world and classifier."""
 
 
 def interventions_of(
@@ -46,14 +36,8 @@ def interventions_of(
     The other value of a binary variable; one of the other values of a categorical one, at
     random; the value of another patient for a continuous one.
 
-    Args:
-        pa: The observed parents, each of shape (N,).
-        names: The variables; by default all that the graph has too.
-        graph: The graph.
-        seed: The seed of the draws.
-
-    Returns:
-        The values by intervention and variable, each of shape (N,).
+    Without ``names``, that is each variable of the graph that the parents have. The values have
+    shape (N,), by intervention and variable.
 
     Example:
         >>> graph = CausalGraph([Variable("sex", "binary")])
@@ -86,7 +70,6 @@ def soundness(
     interventions: Interventions | Sequence[str] | None = None,
     axioms: Sequence[str] = AXIOMS,
     effects: Sequence[Effect] = ("direct", "total"),
-    repeats: Sequence[int] = (1, 3),
     beside: Sequence[str] = ("identity", "oracle", "floor"),
     seed: int = 0,
     batch: int = 32,
@@ -124,7 +107,6 @@ def soundness(
         interventions: What to try, or the variables for :func:`interventions_of`; by default all.
         axioms: Which axioms to try.
         effects: Which effects the interventions have.
-        repeats: After how many null interventions to look.
         beside: What the generator is compared with; fewer columns take less time.
         seed: The seed of interventions and probes.
         batch: Patients at once.
@@ -141,9 +123,9 @@ def soundness(
         raise InputError(f"soundness needs patients of whom all is known, not missing {missing}")
     if truth is None and set(axioms) <= {"faithfulness"}:
         raise InputError("there is nothing to measure: faithfulness needs the truth")
-    plan = Plan(axioms, effects, repeats)
     if not isinstance(interventions, Mapping):
         interventions = interventions_of(pa, interventions, graph=graph, seed=seed)
+    plan = Plan(axioms, effects, interventions)
 
     def batches(size: int = batch) -> Iterator[Batch]:
         return _batches(data, interventions, size, torch.device(device))
@@ -151,8 +133,10 @@ def soundness(
     def measure(one: Generator, plan: Plan) -> dict[_Row, float]:
         gaps, read, leaves = _observe(one, truth, batches(), plan, classifiers, audited)
         variables = {name: network.variable for name, network in classifiers.items()}
-        readings = _readings(read, variables, interventions, plan)
-        return _distances(gaps) | readings | _leaks(leaves, pa, graph, seed)
+        found = _distances(gaps) | _readings(read, variables, plan)
+        for name, said in leak(leaves, pa, graph, seed=seed).items() if leaves else ():
+            found |= {("leak", name, "", what, "probe"): value for what, value in said.items()}
+        return found
 
     others = {"identity": Identity(generator if truth is None else truth)}
     others |= {"oracle": truth, "floor": floor}
@@ -161,10 +145,9 @@ def soundness(
     for column, one in others.items():
         if column in beside and one is not None:
             found[column] = measure(one, plans.get(column, plan))
-    table = pd.DataFrame(
-        {column: pd.Series(values, dtype="float64") for column, values in found.items()},
-        index=pd.Series(found["value"], dtype="float64").index,
-    ).reindex(columns=["value", "identity", "oracle", "floor"])
+    columns = {name: pd.Series(values, dtype="float64") for name, values in found.items()}
+    table = pd.DataFrame(columns, index=columns["value"].index)
+    table = table.reindex(columns=["value", "identity", "oracle", "floor"])
     again = [axiom for axiom in ("composition", "reversibility") if axiom in axioms]
     if again and _has_residual(generator, next(batches(1))):
         bare = measure(Derived(generator, without_residual), replace(plan, axioms=again))
@@ -192,10 +175,6 @@ def _has_residual(generator: Generator, one: Batch) -> bool:
     return isinstance(noise, Mapping) and "residual" in noise
 
 
-_Read = dict[tuple[World, str], Tensor]
-"""Numbers of each patient by world and classifier."""
-
-
 @torch.inference_mode()
 def _observe(
     generator: Generator,
@@ -204,12 +183,11 @@ def _observe(
     plan: Plan,
     classifiers: Mapping[str, ImageNetwork],
     audited: Mapping[str, Predictor],
-) -> tuple[dict[_Row, Tensor], tuple[_Read, _Read], dict[int, Tensor]]:
+) -> tuple[dict[_Row, Tensor], tuple[_Read, _Read], list[Tensor]]:
     """What is kept of all patients, a few numbers for each, never an image.
 
-    Returns:
-        Distances between worlds by row of the table; the outputs of the classifiers and what they
-        should have read; and the features of the noise by leaf.
+    These are distances between worlds by row of the table; the outputs of the classifiers and what
+    they should have read; and the features of the noise by leaf.
     """
     parts = []
     for batch in batches:
@@ -224,11 +202,11 @@ def _observe(
         {label: torch.cat([one[label].cpu() for one in kind]) for label in kind[0]}
         for kind in zip(*parts, strict=True)
     )
-    return gaps, (outputs, values), features
+    return gaps, (outputs, values), list(features.values())
 
 
 def _gaps(
-    pairs: Mapping[Comparison, tuple[Drawn, Drawn]], audited: Mapping[str, Predictor]
+    pairs: Mapping[tuple[str, str, str], tuple[Drawn, Drawn]], audited: Mapping[str, Predictor]
 ) -> dict[_Row, Tensor]:
     """Distances of images and of scores between the worlds that the axioms compare."""
     scores = {
@@ -261,40 +239,23 @@ def _read(
 def _distances(gaps: Mapping[_Row, Tensor]) -> dict[_Row, float]:
     found = {}
     for (*label, measure, name), values in gaps.items():
-        if measure == "MSE":
-            found[*label, "PSNR", name] = signal_to_noise(values).item()
-        else:
-            found[*label, measure, name] = values.mean().item()
+        squared = measure == "MSE"
+        mean = signal_to_noise(values) if squared else values.mean()
+        found[*label, "PSNR" if squared else measure, name] = mean.item()
     return found
 
 
 def _readings(
-    read: tuple[_Read, _Read],
-    variables: Mapping[str, Variable],
-    interventions: Interventions,
-    plan: Plan,
+    read: tuple[_Read, _Read], variables: Mapping[str, Variable], plan: Plan
 ) -> dict[_Row, float]:
     found, (outputs, values) = {}, read
     for (key, name), out in outputs.items():
-        if key == _OBSERVED:
-            continue
         variable = variables[name]
-        hit = variable.name in interventions[key[0]]
+        hit = key != _OBSERVED and variable.name in plan.interventions[key[0]]
         axiom = "effectiveness" if hit else "amplification"
-        if axiom in plan.axioms:
+        if axiom in plan.axioms and key != _OBSERVED:
             measures = agreement(variable, out, values[key, name])
             measures["shift"] = shift(variable, out, outputs[_OBSERVED, name]).mean().item()
             for measure, value in measures.items():
                 found[axiom, *key, measure, name] = value
     return found
-
-
-def _leaks(
-    leaves: Mapping[int, Tensor], pa: Parents, graph: CausalGraph, seed: int
-) -> dict[_Row, float]:
-    found = leak(list(leaves.values()), pa, graph, seed=seed) if leaves else {}
-    return {
-        ("leak", name, "", measure, "probe"): value
-        for name, measures in found.items()
-        for measure, value in measures.items()
-    }

@@ -10,25 +10,16 @@ from cfcore.checks import InputError
 from cfcore.generator import Effect, Generator, Noise, Parents, act, counterfactuals
 
 AXIOMS = (
-    "composition",
-    "effectiveness",
-    "reversibility",
-    "commutativity",
-    "minimality",
-    "amplification",
-    "leak",
-    "faithfulness",
-)
+    "composition", "effectiveness", "reversibility", "commutativity", "minimality",
+    "amplification", "leak", "faithfulness",
+)  # fmt: skip
 """What is measured. Effectiveness, minimality and amplification read the same images."""
-
+_REPEATS = (1, 3)  # after how many null interventions to look
 Interventions = Mapping[str, Mapping[str, Tensor]]
 """What each named intervention sets: a value for each patient, shape (N,), by variable."""
-
-
 World = tuple[str, str]
 """An intervention by its name, and its effect."""
-
-Comparison = tuple[str, str, str]
+_Comparison = tuple[str, str, str]
 """An axiom, and the world in which it is tried."""
 
 
@@ -42,14 +33,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some patients.
-
-    Args:
-        x: Their images, shape (B, 1, H, W).
-        pa: Their parents, each of shape (B,).
-        index: Their rows in the cohort, shape (B,).
-        interventions: What the interventions set, each of shape (B,).
-    """
+    """Some patients: images (B, 1, H, W), parents, rows in the cohort and values to set, (B,)."""
 
     x: Tensor
     pa: Parents
@@ -59,17 +43,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to try.
-
-    Args:
-        axioms: Some of ``AXIOMS``.
-        effects: The effects of the interventions.
-        repeats: After how many null interventions to look.
-    """
+    """What to try: some of ``AXIOMS``, under which effects, with values for all patients."""
 
     axioms: Sequence[str]
     effects: Sequence[Effect]
-    repeats: Sequence[int]
+    interventions: Interventions
 
     def __post_init__(self) -> None:
         unknown = [axiom for axiom in self.axioms if axiom not in AXIOMS]
@@ -79,7 +57,7 @@ class Plan:
 
 def draw(
     generator: Generator, truth: Generator | None, batch: Batch, plan: Plan, noise: Noise
-) -> tuple[dict[World, Drawn], dict[Comparison, tuple[Drawn, Drawn]]]:
+) -> tuple[dict[World, Drawn], dict[_Comparison, tuple[Drawn, Drawn]]]:
     """Draws all worlds that the plan needs.
 
     Args:
@@ -94,15 +72,19 @@ def draw(
     """
     observed, pairs, cf = Drawn(batch.x, batch.pa), {}, {}
     if "composition" in plan.axioms:
-        for times, x in _repeated(generator, batch, plan.repeats).items():
-            pairs["composition", f"null x {times}", "direct"] = (Drawn(x, batch.pa), observed)
+        x = batch.x
+        for times in range(1, max(_REPEATS) + 1):
+            x = counterfactuals(generator, x, batch.pa, {}, index=batch.index)
+            if times in _REPEATS:
+                pairs["composition", f"null x {times}", "direct"] = (Drawn(x, batch.pa), observed)
     if set(plan.axioms) - {"composition", "leak"}:
         cf = _intervened(generator, batch, plan.effects, noise)
     if "minimality" in plan.axioms:
         pairs |= {("minimality", *world): (there, observed) for world, there in cf.items()}
     if "reversibility" in plan.axioms:
-        back = {world: _reversed(generator, batch, world, there) for world, there in cf.items()}
-        pairs |= {("reversibility", *world): (here, observed) for world, here in back.items()}
+        for world, there in cf.items():
+            back = _reversed(generator, batch, world, there)
+            pairs["reversibility", *world] = (back, observed)
     if "commutativity" in plan.axioms:
         ordered = _ordered(generator, batch, noise)
         for one, other in combinations(batch.interventions, 2):
@@ -114,14 +96,6 @@ def draw(
         true = _intervened(truth, batch, plan.effects, own)
         pairs |= {("faithfulness", *world): (true[world], cf[world]) for world in cf}
     return cf, pairs
-
-
-def _repeated(generator: Generator, batch: Batch, repeats: Sequence[int]) -> dict[int, Tensor]:
-    """Abducts and predicts with the same parents, again and again."""
-    seen, x = {}, batch.x
-    for times in range(1, max(repeats) + 1):
-        seen[times] = x = counterfactuals(generator, x, batch.pa, {}, index=batch.index)
-    return {times: seen[times] for times in sorted(repeats)}
 
 
 def _intervened(

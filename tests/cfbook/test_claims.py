@@ -19,7 +19,7 @@ from cfbook.study.statistics import Study
 from cfcore.checks import InputError
 
 STATISTICS = (
-    *tables.COLUMNS["risk"], *tables.COLUMNS["calibration"], *tables.COLUMNS["stability"],
+    *tables.METRICS["risk"], *tables.METRICS["calibration"], *tables.METRICS["stability"],
     "D_abs", "S_var_sex", "S_var_age", "AUC", "AUC_men", "AUC_women", "gap_sex", "gap_race",
     "gap_age", "score_sex", "score_age", "ECE_q", "variance_ratio", "null_abs", "null_flip",
 )  # fmt: skip
@@ -213,12 +213,12 @@ def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
         claims.verdicts({}, design=path)
 
 
-@pytest.mark.parametrize("kind", list(tables.COLUMNS))
+@pytest.mark.parametrize("kind", list(tables.METRICS))
 @pytest.mark.parametrize("setting", list(SETTINGS))
 def test_our_tables_have_the_rows_and_columns_of_the_paper(setting: str, kind: str) -> None:
     printed = published(setting, kind)
     table = tables.counted if kind == "risk" else tables.means
-    ours = table(made_up({}), tables.COLUMNS[kind])
+    ours = table(made_up({}), tables.METRICS[kind])
     assert list(tables.labels(printed.index)) == list(ours.index)
     assert list(printed.columns) == list(ours.columns)
 

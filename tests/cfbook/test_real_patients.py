@@ -17,7 +17,7 @@ from cfbook.study.cohorts import parts, phantom_cohort
 from cfbook.study.partial import PartialRecipe
 from cfbook.study.presets import Preset, preset
 from cfbook.study.recipes import GeneratorRecipe, NetworkRecipe, PredictorRecipe
-from cfchest.cohorts import age_group, assert_disjoint
+from cfchest.cohorts import _assert_disjoint, age_group
 from cfchest.data import Dataset
 from cfchest.folders import Folders, check_given, identity, radiographs
 from cfcore import InputError
@@ -134,7 +134,7 @@ def test_real_patients_are_in_one_part_each_and_known(
 ) -> None:
     tables = {name: part.table for name, part in parts(hospital, tiny[hospital]).items()}
 
-    assert_disjoint(tables)
+    _assert_disjoint(tables)
     counts = {name: table.patient.nunique() for name, table in tables.items()}
     assert counts == pytest.approx({"train": 13.5, "validation": 4.5, "test": 18}, abs=1)
     assert sum(counts.values()) == len(PATIENTS)

@@ -12,7 +12,7 @@ from torch import Tensor
 from cfbook.study.cohorts import parts, phantom_cohort
 from cfbook.study.presets import preset
 from cfbook.study.recipes import PredictorRecipe
-from cfchest.cohorts import assert_disjoint, drop_age
+from cfchest.cohorts import _assert_disjoint, drop_age
 from cfchest.data import from_phantom
 from cfchest.graph import CHEST
 from cfchest.phantom import COEFFICIENTS, HOSPITALS, Phantom
@@ -75,7 +75,7 @@ def test_whatever_changes_has_another_file() -> None:
 
 @pytest.mark.parametrize("hospital", ["C", "M"])
 def test_no_patient_is_in_two_parts(hospital: str) -> None:
-    assert_disjoint({name: part.table for name, part in parts(hospital, TINY).items()})
+    _assert_disjoint({name: part.table for name, part in parts(hospital, TINY).items()})
 
 
 def test_recipes_keep_what_they_should() -> None:

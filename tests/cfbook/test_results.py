@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_estimates_stand_in_the_rows_of_the_paper(folder: Path) -> None:
-    columns = [*tables.COLUMNS["stability"], "null_flip", "null_abs"]
+    columns = [*tables.METRICS["stability"], "null_flip", "null_abs"]
     found = learned_studies("C->M", folder=folder)
     learned = tables.averaged(found, lambda study: tables.means(study, columns))
     printed = published("C->M", "stability").index

@@ -11,7 +11,8 @@ from miniature import pixels, write_broken_jpeg, write_image
 from PIL import Image
 
 from cfchest.data import COLUMNS, Dataset, schema
-from cfchest.data.images import Files, failures
+from cfchest.data.dataset import Radiographs
+from cfchest.data.loading import failures
 from cfcore.checks import InputError
 from cfcore.patients import Stored, decode
 
@@ -36,11 +37,11 @@ def images() -> torch.Tensor:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
+def files(tmp_path: Path) -> Radiographs:
     paths = [tmp_path / f"{number}.png" for number in range(5)]
     for path in paths:
         write_image(path)
-    return Files([str(path) for path in paths], 8, place)
+    return Radiographs([str(path) for path in paths], 8, place)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,9 @@ def test_selecting_a_cohort_takes_its_rows_and_values(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_cover_every_row_once(workers: int, table: pd.DataFrame, files: Files) -> None:
+def test_batches_cover_every_row_once(
+    workers: int, table: pd.DataFrame, files: Radiographs
+) -> None:
     data = Dataset(table, files)
     batches = list(data.batches(2, workers=workers))
     rows = np.concatenate([batch.rows for batch in batches])
@@ -204,7 +207,7 @@ def test_large_jpegs_are_reduced_while_decoding_without_harm(tmp_path: Path) -> 
 def test_images_of_different_sizes_ask_for_a_size(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png")
     Image.fromarray(pixels("b", (8, 8))).save(tmp_path / "b.png")
-    files = Files([str(tmp_path / "a.png"), str(tmp_path / "b.png")], None, place)
+    files = Radiographs([str(tmp_path / "a.png"), str(tmp_path / "b.png")], None, place)
 
     with pytest.raises(ValueError, match=r"b\.png has shape \(8, 8\).*size="):
         files(np.arange(2))
@@ -218,7 +221,7 @@ def test_a_broken_image_is_named_with_its_line(
     for path in paths:
         write_image(path)
     write_broken_jpeg(paths[3])
-    data = Dataset(table, Files([str(path) for path in paths], 8, place))
+    data = Dataset(table, Radiographs([str(path) for path in paths], 8, place))
 
     with pytest.raises(InputError, match=r"3\.jpg cannot be decoded.*table\.csv line 5"):
         list(data.batches(2, workers=workers))
@@ -226,7 +229,7 @@ def test_a_broken_image_is_named_with_its_line(
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_cache_gives_the_same_bits(
-    workers: int, table: pd.DataFrame, files: Files, tmp_path: Path
+    workers: int, table: pd.DataFrame, files: Radiographs, tmp_path: Path
 ) -> None:
     data = Dataset(table, files)
     cached = data.cached(tmp_path / "cache", workers=workers, size=2)
@@ -237,7 +240,7 @@ def test_a_cache_gives_the_same_bits(
 
 
 def test_a_cache_is_read_and_not_made_again(
-    table: pd.DataFrame, files: Files, tmp_path: Path
+    table: pd.DataFrame, files: Radiographs, tmp_path: Path
 ) -> None:
     Dataset(table, files).cached(tmp_path / "cache")
     (path,) = (tmp_path / "cache").iterdir()
@@ -248,13 +251,15 @@ def test_a_cache_is_read_and_not_made_again(
     assert relabelled.table.age.eq(1).all()
 
 
-def test_a_stale_cache_is_never_read(table: pd.DataFrame, files: Files, tmp_path: Path) -> None:
+def test_a_stale_cache_is_never_read(
+    table: pd.DataFrame, files: Radiographs, tmp_path: Path
+) -> None:
     data = Dataset(table, files)
     before = data.cached(tmp_path / "cache")[0]
     changed = Path(files.paths[0])
     Image.fromarray(255 - pixels(changed.name)).save(changed)
     os.utime(changed, ns=(0, 0))
-    larger = Dataset(table, Files(files.paths, 16, place)).cached(tmp_path / "cache")
+    larger = Dataset(table, Radiographs(files.paths, 16, place)).cached(tmp_path / "cache")
     reordered = data.take([1, 0]).cached(tmp_path / "cache")
 
     assert not torch.equal(data.cached(tmp_path / "cache")[0], before)
@@ -269,7 +274,7 @@ def test_a_cache_that_failed_leaves_nothing(table: pd.DataFrame, tmp_path: Path)
     write_broken_jpeg(paths[4])
 
     with pytest.raises(InputError):
-        Dataset(table, Files([str(p) for p in paths], 8, place)).cached(tmp_path / "cache")
+        Dataset(table, Radiographs([str(p) for p in paths], 8, place)).cached(tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -280,7 +285,7 @@ def test_a_function_without_fingerprint_is_not_cached(table: pd.DataFrame, tmp_p
 
 @pytest.mark.parametrize(("change", "stat"), [("time", "st_mtime_ns"), ("length", "st_size")])
 def test_a_cache_is_stale_if_either_time_or_length_changed(
-    change: str, stat: str, files: Files
+    change: str, stat: str, files: Radiographs
 ) -> None:
     path, rows = Path(files.paths[0]), np.arange(5)
     before, status = files.fingerprint(rows), path.stat()
@@ -313,7 +318,7 @@ def test_pixels_of_no_known_range_are_refused(dtype: type, tmp_path: Path) -> No
     Image.fromarray((pixels("x.tif") / 255).astype(dtype)).save(tmp_path / "x.tif")
 
     with pytest.raises(InputError, match=r"x\.tif cannot be decoded \(pixels of mode '[FI]'"):
-        Files([str(tmp_path / "x.tif")], 8, place)(np.arange(1))
+        Radiographs([str(tmp_path / "x.tif")], 8, place)(np.arange(1))
 
 
 def test_16_bits_of_a_tiff_keep_their_range(tmp_path: Path) -> None:
@@ -323,11 +328,11 @@ def test_16_bits_of_a_tiff_keep_their_range(tmp_path: Path) -> None:
 
 
 def test_an_image_of_far_too_many_pixels_is_broken(
-    files: Files, monkeypatch: pytest.MonkeyPatch
+    files: Radiographs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
 
-    assert list(failures(files)) == [0, 1, 2, 3, 4]
+    assert list(failures(files.pixels, range(5))) == [0, 1, 2, 3, 4]
     with pytest.raises(InputError, match=r"0\.png cannot be decoded.*decompression bomb"):
         files(np.arange(1))
 
@@ -338,7 +343,7 @@ def test_images_of_16_bits_in_an_array_are_refused(table: pd.DataFrame) -> None:
 
 
 def test_nothing_selected_is_nothing_shown(
-    table: pd.DataFrame, files: Files, images: torch.Tensor, tmp_path: Path
+    table: pd.DataFrame, files: Radiographs, images: torch.Tensor, tmp_path: Path
 ) -> None:
     for source in (files, Stored(images, 8)):
         data = Dataset(table, source)

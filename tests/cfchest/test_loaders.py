@@ -24,7 +24,7 @@ from miniature import (
     write_table,
 )
 
-from cfchest.cohorts import assert_disjoint, split
+from cfchest.cohorts import _assert_disjoint, split
 from cfchest.data import (
     COLUMNS,
     Dataset,
@@ -96,7 +96,7 @@ def test_every_data_set_has_one_schema(load: Callable[[Path], Dataset], tmp_path
     parts = split(data.table, {"train": 0.4, "val": 0.3, "test": 0.3}, seed=0)
     assert sorted(row for part in parts.values() for row in part.index) == list(range(len(data)))
     if published:
-        assert_disjoint(dict(list(data.table.groupby("split"))))
+        _assert_disjoint(dict(list(data.table.groupby("split"))))
 
 
 def test_chexpert_is_read_as_published(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cfchest.balance import balanced
-from cfchest.cohorts import assert_disjoint, composition, split
+from cfchest.cohorts import _assert_disjoint, composition, split
 from cfchest.data import Dataset, load_nih
 
 BESIDE = Path(__file__).parents[2] / "../shared/nih_cxr14"
@@ -47,8 +47,8 @@ def test_images_look_like_radiographs(nih: Dataset) -> None:
 
 
 def test_its_split_and_ours_are_by_patient(nih: Dataset) -> None:
-    assert_disjoint(dict(list(nih.table.groupby("split"))))
-    assert_disjoint(split(nih.table, {"train": 0.8, "val": 0.1, "test": 0.1}, seed=0))
+    _assert_disjoint(dict(list(nih.table.groupby("split"))))
+    _assert_disjoint(split(nih.table, {"train": 0.8, "val": 0.1, "test": 0.1}, seed=0))
 
 
 def test_the_balanced_set_is_balanced(nih: Dataset) -> None:

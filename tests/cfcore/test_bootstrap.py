@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.special import expit
 
+from cfbook.study.rules import rule
 from cfcore import InputError, Predictions, bootstrap, compare, evaluate, intervals
 from cfcore.evaluation import check_options, check_scores
 from cfcore.report import as_text
@@ -203,7 +204,7 @@ def test_chunks_of_replicates_are_all_used_and_all_random() -> None:
     assert counts.shape == (125, 30)
     assert len({tuple(row.tolist()) for row in counts}) == 125
     assert not (counts == 1).all(dim=1).any()
-    data = check_scores(*population(np.random.default_rng(7), 30))
+    data = check_scores(*population(np.random.default_rng(7), 30), q=None)
     values = replicate(data, check_options(0.5, (0.5,), 10), sampling)
     assert (len(values["R_CM"]), len(values["tau_b"])) == (126, 61)
 
@@ -285,7 +286,7 @@ def test_each_metric_has_the_interval_that_covers_better() -> None:
 
     # Two standard errors of the simulation: within them, percentiles, which are plainer.
     better = worst.pivotal > worst.percentile + 0.02
-    assert {name: intervals.rule(name).pivotal for name in worst.index} == better.to_dict()
+    assert {name: rule(name).pivotal for name in worst.index} == better.to_dict()
     data = population(np.random.default_rng(12), 30)
     assert set(bootstrap(*data, replicates=5, rank_replicates=2).metric) <= set(worst.index)
 
@@ -295,7 +296,7 @@ def test_exactly_the_intervals_that_cover_too_seldom_carry_a_note(difference: bo
     table = simulated()
     table = table[(table.of == "difference") == difference]
     for name, rows in table.groupby("statistic"):
-        kind = intervals.rule(name).difference() if difference else intervals.rule(name)
+        kind = rule(name).difference() if difference else rule(name)
         worst = rows.groupby("N")["pivotal" if kind.pivotal else "percentile"].min()
         limits = [size for size, held in worst.items() if held < 0.9]
         expected = {0: 0, intervals.SMALL: intervals.LARGE, intervals.LARGE: intervals.ALWAYS}
@@ -305,7 +306,7 @@ def test_exactly_the_intervals_that_cover_too_seldom_carry_a_note(difference: bo
 def test_several_trainings_are_covered_by_the_whole_rule() -> None:
     table = pd.read_csv(COVERAGE).query("part == 'trainings'").set_index(["statistic", "of"])
     held = {
-        key: row["pivotal" if intervals.rule(key[0]).pivotal else "percentile"]
+        key: row["pivotal" if rule(key[0]).pivotal else "percentile"]
         for key, row in table.iterrows()
     }
     assert len(held) > 50

@@ -17,7 +17,7 @@ def test_rows_are_known_by_the_line_on_which_they_start(packed: bool, tmp_path: 
     path = tmp_path / ("t.csv.gz" if packed else "t.csv")
     path.write_bytes(gzip.compress(TEXT.encode()) if packed else TEXT.encode())
 
-    cells = read_cells(path, ["age", "id", "height"], missing=("NA",))
+    (cells,) = read_chunks(path, ["age", "id", "height"], ["NA"])
 
     assert read_header(path) == cells.header == ["id", "age", "note", ""]
     assert cells.frame.columns.tolist() == ["id", "age"]

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from cfcore import Predictions, bootstrap, evaluate
-from cfcore.cli import Parser, add_command, main
+from cfcore.cli import main, parser
 
 HEADER = "p_obs,y,p_cf_0,p_cf_1"
 ROWS = ["0.9,1,0.8,0.4", "0.2,0,0.1,0.3", "0.6,1,0.7,0.2"]
@@ -375,11 +375,13 @@ def registered() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", registered())
-def test_every_command_of_the_packages_explains_itself(name: str) -> None:
-    root = Parser(prog="cfcore")
-    add_command(root.add_subparsers(), name, EntryPoint("", registered()[name], "").load())
+def test_every_command_of_the_packages_explains_itself(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = EntryPoint(name, registered()[name], "cfcore.commands")
+    monkeypatch.setattr("cfcore.cli.entry_points", lambda group: [entry])
 
-    (command,) = root._subparsers._group_actions[0].choices.values()
+    (command,) = parser()._subparsers._group_actions[0].choices.values()
 
     assert command.description
     assert [each.dest for each in command._actions if not (each.help or "").strip(".")] == []

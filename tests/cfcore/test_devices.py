@@ -7,9 +7,11 @@ import torch
 from accelerator import NAME, Accelerator
 from torch import Tensor
 
-from cfbook.cli import own_device
+from cfbook.cli import _own_device
+from cfbook.study.statistics import stratified_auc, worst_gap
 from cfbook.theory import estimators
 from cfcore import metrics as m
+from cfcore.metrics.loss import squared_error
 from cfcore.metrics.summary import Options, Scores, summarise
 
 N, K = 50, 6
@@ -40,11 +42,10 @@ METRICS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "worst_case_risk": lambda d: m.worst_case_risk(d["p"], d["q"]),
     "cross_entropy": lambda d: m.cross_entropy(d["obs"], d["y"]),
     "cross_entropy_from_logits": lambda d: m.cross_entropy_from_logits(d["logit"], d["y"][:, None]),
-    "marginal_cross_entropy": lambda d: m.marginal_cross_entropy(d["p"], d["q"], d["y"]),
-    "marginal_cross_entropy_from_logits": lambda d: m.marginal_cross_entropy_from_logits(
-        d["logit"], d["q"], d["y"]
+    "marginal_risk from logits": lambda d: m.marginal_risk(
+        d["logit"], d["q"], d["y"], m.cross_entropy_from_logits
     ),
-    "squared_error": lambda d: m.squared_error(d["obs"], d["y"]),
+    "squared_error": lambda d: squared_error(d["obs"], d["y"]),
     "brier_score": lambda d: m.brier_score(d["obs"], d["y"]),
     "expected_calibration_error": lambda d: m.expected_calibration_error(d["obs"], d["y"]),
     "maximum_calibration_error": lambda d: m.maximum_calibration_error(d["obs"], d["y"]),
@@ -53,13 +54,12 @@ METRICS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "flip_rate": lambda d: m.flip_rate(d["obs"], d["p"], d["q"]),
     "disagreement_rate": lambda d: m.disagreement_rate(d["obs"], d["p"][:, 1]),
     "mean_absolute_difference": lambda d: m.mean_absolute_difference(d["obs"], d["p"][:, 1]),
-    "average_ranks": lambda d: m.average_ranks(d["obs"]),
     "rank_stability": lambda d: m.rank_stability(d["obs"], d["p"][:, 1]),
     "kendall": lambda d: m.kendall(d["obs"], d["p"][:, 1]),
     "mean_absolute_rank_change": lambda d: m.mean_absolute_rank_change(d["obs"], d["p"][:, 1]),
     "auc": lambda d: m.auc(d["obs"], d["y"]),
-    "stratified_auc": lambda d: m.stratified_auc(d["obs"], d["y"], d["group"], 3),
-    "worst_gap": lambda d: m.worst_gap(m.stratified_auc(d["obs"], d["y"], d["group"], 3)),
+    "stratified_auc": lambda d: stratified_auc(d["obs"], d["y"], d["group"], 3),
+    "worst_gap": lambda d: worst_gap(stratified_auc(d["obs"], d["y"], d["group"], 3)),
     "observational_mean": lambda d: estimators.observational_mean(d["obs"], d["group"] == 1),
     "counterfactual_mean": lambda d: estimators.counterfactual_mean(d["obs"]),
     "counterfactual_variance": lambda d: estimators.counterfactual_variance(d["p"]),
@@ -159,4 +159,4 @@ def test_the_accelerator_refuses_mixed_devices_and_counts_copies() -> None:
 def test_under_torchrun_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
 
-    assert [own_device(name) for name in ("cuda", "cuda:0", "cpu")] == ["cuda:1", "cuda:0", "cpu"]
+    assert [_own_device(name) for name in ("cuda", "cuda:0", "cpu")] == ["cuda:1", "cuda:0", "cpu"]

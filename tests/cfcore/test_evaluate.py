@@ -25,11 +25,15 @@ BAD = {
     "label 0.5": ((P_OBS, P_CF, [0, 0.5, 1]), {}, r"y\[1\]: 0.5 is not a label"),
     "label NaN": ((P_OBS, P_CF, [0, np.nan, 1]), {}, r"y\[1\]: nan is not a label"),
     "ragged": ((P_OBS, [[0.1], [0.1, 0.2], [0.1]], Y), {}, "p_cf: is ragged"),
-    "text": ((["a", "b", "c"], P_CF, Y), {}, "p_obs: must be numbers"),
-    "numbers as text": ((["0.9", "0.2", "0.6"], P_CF, Y), {}, "p_obs: must be numbers, not <U3"),
+    "text": ((["a", "b", "c"], P_CF, Y), {}, "p_obs: must be real numbers"),
+    "numbers as text": (
+        (["0.9", "0.2", "0.6"], P_CF, Y),
+        {},
+        "p_obs: must be real numbers, not <U3",
+    ),
     "a series of text": ((pd.Series(P_OBS).astype(str), P_CF, Y), {}, r"p_obs\[0\]: '0.9' is not"),
-    "one text": ((P_OBS, changed(P_CF, 1, [0.1, "1"]), Y), {}, "p_cf: must be numbers"),
-    "labels as text": ((P_OBS, P_CF, ["1", "0", "1"]), {}, "y: must be numbers"),
+    "one text": ((P_OBS, changed(P_CF, 1, [0.1, "1"]), Y), {}, "p_cf: must be real numbers"),
+    "labels as text": ((P_OBS, P_CF, ["1", "0", "1"]), {}, "y: must be real numbers"),
     "text in objects": (
         (P_OBS, np.array(changed(P_CF, 1, [0.1, "1"]), dtype=object), Y),
         {},
@@ -41,7 +45,7 @@ BAD = {
         {},
         r"y\[1\]: (<NA> is not a number|nan is not a label)",
     ),
-    "dates": ((np.zeros(3, dtype="M8[s]"), P_CF, Y), {}, "p_obs: must be numbers"),
+    "dates": ((np.zeros(3, dtype="M8[s]"), P_CF, Y), {}, "p_obs: must be real numbers"),
     "complex array": ((np.ones(3, dtype=complex), P_CF, Y), {}, "p_obs: must be real"),
     "logits": (([-1.2, 0.3, 2.2], P_CF, Y), {}, r"p_obs\[0\]: -1.2 is not.*\]; are these logits\?"),
     "per cent": (

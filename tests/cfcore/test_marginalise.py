@@ -23,7 +23,7 @@ from cfchest.phantom import Cohort, Phantom
 from cfcore import InputError, Predictions
 from cfcore.generator import Parents
 from cfcore.interventions import Grid, parse_values
-from cfcore.marginalise import Job, chunk_logits, marginalise
+from cfcore.marginalise import _chunk_logits, _Job, marginalise
 from cfcore.predictor import Output
 from cfscm.networks import PredictorConfig, build
 
@@ -204,7 +204,7 @@ def test_running_out_of_memory_halves_the_chunk(
 def test_a_second_run_reads_the_shards_of_the_first(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "SHARD", 10)
+    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "_SHARD", 10)
     images = 0
 
     def counting(x: Tensor, pa: Parents) -> Tensor:
@@ -248,7 +248,7 @@ import os, sys, time, torch
 torch.set_num_threads(1)
 sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 import cfcore.marginalise
-sys.modules["cfcore.marginalise"].SHARD = 4
+sys.modules["cfcore.marginalise"]._SHARD = 4
 from test_marginalise import COHORT, GRID, PREDICTORS
 from cfchest.data import from_phantom
 
@@ -307,10 +307,10 @@ def test_two_processes_give_the_result_of_one(
 # Devices
 
 
-def device_job(device: str, cohort: Cohort, reader: torch.nn.Module) -> tuple[Job, list]:
+def device_job(device: str, cohort: Cohort, reader: torch.nn.Module) -> tuple[_Job, list]:
     data = from_phantom(cohort)
     oracle = replace(cohort.oracle, noise={name: v.to(device) for name, v in cohort.noise.items()})
-    job = Job(
+    job = _Job(
         oracle,
         {"basic": reader},
         [Output("basic", "basic")],
@@ -332,12 +332,12 @@ def device_job(device: str, cohort: Cohort, reader: torch.nn.Module) -> tuple[Jo
 def test_a_chunk_never_waits_for_an_accelerator() -> None:
     job, inputs = device_job("cpu", COHORT, READER)
     with torch.no_grad():
-        expected = chunk_logits(job, *inputs)
+        expected = _chunk_logits(job, *inputs)
 
     with Accelerator() as log, torch.no_grad():
         job, inputs = device_job(NAME, COHORT, copy.deepcopy(READER).to(NAME))
         log.clear()
-        found = chunk_logits(job, *inputs)
+        found = _chunk_logits(job, *inputs)
         assert log.quiet, log
         assert found.device.type == NAME
         found = found.cpu()
@@ -349,7 +349,7 @@ def test_a_chunk_runs_on_the_meta_device() -> None:
     job, inputs = device_job("meta", COHORT, copy.deepcopy(READER).to("meta"))
 
     with torch.no_grad():
-        found = chunk_logits(job, *inputs)
+        found = _chunk_logits(job, *inputs)
 
     assert found.is_meta
     assert found.shape == (1, 4, 3 + len(GRID))
@@ -386,5 +386,5 @@ def test_an_intervention_that_cannot_be_read_is_quoted(text: str) -> None:
 def test_an_impossible_intervention_is_refused() -> None:
     with pytest.raises(InputError, match="sex"):
         Grid.product({"sex": [0, 2]}, graph=CHEST)
-    with pytest.raises(InputError, match="no variable 'height'"):
+    with pytest.raises(InputError, match="unknown variable 'height'"):
         Grid.product({"height": [1]}, graph=CHEST)

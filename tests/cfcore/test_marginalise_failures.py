@@ -51,7 +51,7 @@ def brightness(x, pa):
 COMMAND = f"""
 import sys
 import cfcore.marginalise
-sys.modules["cfcore.marginalise"].SHARD = {SHARD}
+sys.modules["cfcore.marginalise"]._SHARD = {SHARD}
 from cfcore.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -115,7 +115,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "SHARD", SHARD)
+    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "_SHARD", SHARD)
 
 
 @pytest.fixture
@@ -278,7 +278,8 @@ def test_shards_of_another_job_are_refused_without_its_note(table: Path, tmp_pat
 def command(tmp_path: Path, *launcher: str, **environment: object) -> subprocess.CompletedProcess:
     """Run the command in a process of its own, in front of which others may stand."""
     words = [*launcher, sys.executable, "-c", COMMAND, *WORDS, "--out", "found"]
-    given = {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"} | environment
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+    given = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment
     env = os.environ | {name: str(value) for name, value in given.items()}
     return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
 
@@ -377,7 +378,7 @@ def test_a_command_that_cannot_write_trains_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cfbook.cli.default_predictors", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr("cfbook.cli._default_predictors", lambda *_: pytest.fail("it trains"))
 
     assert main(["marginalise", "--preset", "smoke", "--out", "table.csv/found"]) == 2
 

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from cfcore.checks import InputError
-from cfcore.graph import CausalGraph, Variable
+from cfcore.graph import CausalGraph, Variable, as_codes
 from cfcore.interventions import Grid
 from cfcore.patients import Patients
 
@@ -34,7 +34,7 @@ def test_images_and_volumes_keep_their_shape(shape: tuple[int, ...]) -> None:
     ("changes", "message"),
     [
         ({"parents": {"age": [1, 2]}}, r"age: has 2 rows, but ill has 3"),
-        ({"parents": {"age": ["1", "x", "2"]}}, r"age: must be numbers"),
+        ({"parents": {"age": ["1", "x", "2"]}}, r"age: must be real numbers"),
         ({"parents": {"age": [1, None, "old"]}}, r"age\[2\]: 'old' is not a number|age\[1\]"),
         ({"labels": {"ill": [0, 2, 1]}}, r"ill\[1\]: 2 is not a label, 0 or 1"),
         ({"parents": {"ill": [0, 0, 1]}}, r"ill\[1\]: 1 as a label, but 0 as a parent"),
@@ -82,6 +82,13 @@ def test_a_table_of_files_in_colour_follows_the_categories_of_the_graph(table: P
     assert (255 * data[0][0, :, 0, 0]).tolist() == [100, 0, 255]
     small = Patients.from_table(pd.read_csv(table), **WANTED, graph=SITE, root=table.parent, size=2)
     assert small[:].shape == (3, 3, 2, 2)
+
+
+@pytest.mark.parametrize("graph", [None, SITE])
+def test_a_missing_value_of_a_nullable_column_is_missing(graph: CausalGraph | None) -> None:
+    codes = as_codes(pd.Series([2, pd.NA], dtype="Int64"), "site", graph)
+
+    assert codes[0] == 2 and np.isnan(codes[1])
 
 
 @pytest.mark.parametrize(

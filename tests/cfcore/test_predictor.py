@@ -87,6 +87,7 @@ def test_an_option_of_a_module_is_not_taken_for_the_parents(data: Dataset) -> No
 def test_a_network_in_training_mode_drops_nothing_out_and_is_given_back_as_it_was(
     data: Dataset,
 ) -> None:
+    torch.manual_seed(0)  # by chance all logits may lie in [0, 1], which gives a warning
     network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 1))
     network[2].eval()
 
@@ -128,6 +129,13 @@ def test_predictors_come_by_name(predictors: object, message: str, data: Dataset
         marginalise(Shaded(), predictors, data, GRID)
 
 
+def test_weights_that_no_metric_would_count_are_refused() -> None:
+    data = Patients(torch.rand(2, 8, 8), {"sex": [0, 1]}, weight=[1, 2])
+
+    with pytest.raises(InputError, match=r"data\.weight: metrics would ignore the weights"):
+        run(data, logit)
+
+
 # Effects, devices, interventions
 
 
@@ -157,10 +165,7 @@ def test_an_intervention_on_what_is_not_recorded_is_refused(data: Dataset) -> No
 def test_an_intervention_on_what_nobody_has_recorded_is_refused(data: Dataset) -> None:
     for column, message in (
         ([float("nan")] * N, "grid.age: the data have no such parent, only sex, effusion"),
-        (
-            [50.0] * (N - 1) + [float("nan")],
-            "grid.age: not recorded of 1 rows, the first of .*'11'",
-        ),
+        ([50.0] * (N - 1) + [float("nan")], r"age\[11\]: .*age of 1 row; the first .* '11'"),
     ):
         rows = Dataset(data.table.assign(age=column), data[:])
         with pytest.raises(InputError, match=message):

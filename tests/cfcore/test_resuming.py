@@ -23,7 +23,7 @@ from cfcore import InputError, Predictions
 from cfcore.fingerprint import fingerprint
 from cfcore.generator import Parents
 from cfcore.interventions import Grid
-from cfcore.marginalise import AGREEMENT, marginalise
+from cfcore.marginalise import _AGREEMENT, marginalise
 
 GRID = Grid.product({"sex": [0, 1]})
 CHANGED = r"shards are of another job|when the shard was made"
@@ -126,7 +126,7 @@ def data() -> Dataset:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "SHARD", 4)
+    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "_SHARD", 4)
 
 
 def run(data: Dataset, folder: Path | None, predictor: Callable, **options: object) -> Predictions:
@@ -225,7 +225,7 @@ def test_a_file_that_a_predictor_reads_is_found_out_by_computing_again(
 
 
 @pytest.mark.parametrize(
-    ("error", "kept"), [(AGREEMENT[False] / 2, True), (3 * AGREEMENT[False], False)]
+    ("error", "kept"), [(_AGREEMENT[False] / 2, True), (3 * _AGREEMENT[False], False)]
 )
 def test_the_last_digits_of_another_machine_are_not_another_model(
     error: float, kept: bool, data: Dataset, tmp_path: Path

@@ -14,7 +14,7 @@ from cfcore.metrics import auc
 from cfcore.predictor import Predictor
 from cfscm import weights
 from cfscm.networks import ImageNetwork, PredictorConfig, build, load, save
-from cfscm.training import Epoch, TrainingConfig, augment, outputs, train
+from cfscm.training import TrainingConfig, _augment, _Epoch, outputs, train
 from cfscm.weights import read_manifest
 
 SMALL = PredictorConfig("effusion", width=8)
@@ -37,7 +37,7 @@ def x(cohort: Cohort) -> Tensor:
 
 def run(
     x: Tensor, y: Tensor, *, config: PredictorConfig = SMALL, training: TrainingConfig = SHORT
-) -> tuple[ImageNetwork, list[Epoch]]:
+) -> tuple[ImageNetwork, list[_Epoch]]:
     reader = build(config, graph=CHEST, seed=5)
     validation = (x[512:], y[512:])
     history = list(train(reader, x[:512], y[:512], validation=validation, seed=5, config=training))
@@ -45,7 +45,7 @@ def run(
 
 
 @pytest.fixture(scope="module")
-def trained(x: Tensor, cohort: Cohort) -> tuple[ImageNetwork, list[Epoch]]:
+def trained(x: Tensor, cohort: Cohort) -> tuple[ImageNetwork, list[_Epoch]]:
     return run(x, cohort.pa["effusion"], training=TrainingConfig(epochs=6, batch=32))
 
 
@@ -102,7 +102,7 @@ def test_unknown_predictors_are_refused(wrong: dict) -> None:
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
 def test_auc_within_a_sex_does_not_depend_on_beta(
-    beta: float, trained: tuple[ImageNetwork, list[Epoch]], x: Tensor, cohort: Cohort
+    beta: float, trained: tuple[ImageNetwork, list[_Epoch]], x: Tensor, cohort: Cohort
 ) -> None:
     reader = trained[0].double()  # in float32 a sum may tie two logits
     y, sex = cohort.pa["effusion"], cohort.pa["sex"]
@@ -131,7 +131,7 @@ def test_the_offset_reads_the_intervened_sex(x: Tensor, cohort: Cohort) -> None:
 # Training
 
 
-def test_training_reads_effusion(trained: tuple[ImageNetwork, list[Epoch]]) -> None:
+def test_training_reads_effusion(trained: tuple[ImageNetwork, list[_Epoch]]) -> None:
     history = trained[1]
 
     assert [e.epoch for e in history] == list(range(1, len(history) + 1))
@@ -217,10 +217,10 @@ def test_a_progress_bar_changes_nothing(
 
 def test_augmentation_is_seeded_and_can_be_switched_off(x: Tensor) -> None:
     off = TrainingConfig(noise=0, brightness=0, shift=0)
-    one, same = (augment(x[:8], SHORT, torch.Generator().manual_seed(1)) for _ in range(2))
+    one, same = (_augment(x[:8], SHORT, torch.Generator().manual_seed(1)) for _ in range(2))
 
     assert torch.equal(one, same) and one.shape == x[:8].shape
-    assert torch.equal(augment(x[:8], off, torch.Generator()), x[:8])
+    assert torch.equal(_augment(x[:8], off, torch.Generator()), x[:8])
 
 
 def test_a_loss_that_is_not_finite_names_the_step(x: Tensor, cohort: Cohort) -> None:
@@ -256,7 +256,7 @@ def test_bad_settings_are_refused() -> None:
 
 
 def test_weights_return_from_disk(
-    trained: tuple[ImageNetwork, list[Epoch]], x: Tensor, tmp_path: Path
+    trained: tuple[ImageNetwork, list[_Epoch]], x: Tensor, tmp_path: Path
 ) -> None:
     path = tmp_path / "weights" / "effusion.safetensors"
     save(trained[0], path, seed=5, notes={"epochs": 6})

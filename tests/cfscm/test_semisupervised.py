@@ -19,9 +19,9 @@ from cfscm.inference import InferenceConfig, ParentPredictors
 from cfscm.mechanisms import MechanismConfig, build_mechanisms
 from cfscm.model import DeepSCM
 from cfscm.semisupervised import (
-    Evidence,
     Labelled,
     SemiSupervised,
+    _Evidence,
     cause_only,
     classification,
     pack,
@@ -92,13 +92,10 @@ def tiny() -> SimpleNamespace:
         for parameter in mechanisms.parameters():
             nn.init.normal_(parameter)
         inference = ParentPredictors(GRAPH, NAMES, InferenceConfig(width=4))
-        return SimpleNamespace(
-            graph=GRAPH,
-            names=NAMES,
-            image=TableImage(),
-            mechanisms=mechanisms,
-            inference=inference.eval(),
-        )
+        parts = {"mechanisms": mechanisms, "inference": inference.eval(), "image": TableImage()}
+        model = SimpleNamespace(graph=GRAPH, names=NAMES, **parts)
+        model.log_prob = lambda pa: DeepSCM.log_prob(model, pa)
+        return model
 
 
 def one(y: dict[str, int]) -> dict[str, Tensor]:
@@ -211,7 +208,7 @@ def rows(mask: tuple[bool, ...]) -> Iterator[tuple[int, dict[str, int]]]:
     return itertools.product(range(len(PICTURES)), EVERYTHING)
 
 
-def evidence(model: SimpleNamespace, mask: tuple[bool, ...], **options: object) -> Evidence:
+def evidence(model: SimpleNamespace, mask: tuple[bool, ...], **options: object) -> _Evidence:
     pictures, labels = zip(*rows(mask), strict=True)
     pa = {
         name: torch.tensor([torch.nan if hidden else float(y[name]) for y in labels])
@@ -253,12 +250,12 @@ def test_with_the_true_posterior_the_bound_is_the_marginal_likelihood(
     assert torch.allclose(ours.float(), torch.tensor(marginal), atol=2e-5)
 
 
-def labelled(e: Evidence) -> Tensor:
+def labelled(e: _Evidence) -> Tensor:
     """The paper's S(x, y), all labels known."""
     return -e.image - e.rows.expect(e.of(e.log_p, missing=False))
 
 
-def effect_only(e: Evidence) -> Tensor:
+def effect_only(e: _Evidence) -> Tensor:
     """The paper's E(x, y_E), every known label the effect of a missing one."""
     known = e.rows.expect(e.of(e.log_p, missing=False))
     return -e.trust * (e.image + known) + e.divergence
@@ -279,7 +276,7 @@ def test_each_equation_is_the_general_term_on_its_masks_and_refuses_others(
 ) -> None:
     for mask in EQUATIONS[equation]:
         e = evidence(tiny, mask)
-        e = e if trusting else Evidence(e.rows, e.image, e.log_p, e.rows.trust)
+        e = e if trusting else _Evidence(e.rows, e.image, e.log_p, e.rows.trust)
         assert torch.allclose(equation(e), partial(e), atol=1e-6)
 
     if equation in (unlabelled, cause_only):

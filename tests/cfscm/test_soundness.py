@@ -24,14 +24,14 @@ from cfcore.graph import CausalGraph, Variable
 from cfcore.patients import Patients
 from cfscm.soundness import interventions_of, soundness
 from cfscm.soundness.baselines import Derived
-from cfscm.soundness.distances import agreement, shift, structural_similarity
+from cfscm.soundness.distances import _structural_similarity, agreement, shift
 from cfscm.soundness.leak import (
-    PENALTIES,
+    _PENALTIES,
+    _ridge,
+    _whitened,
     gram,
     leak,
     noise_features,
-    ridge,
-    whitened,
 )
 
 TRIED = ("sex", "race", "age", "effusion")
@@ -304,7 +304,7 @@ def test_similarity_agrees_with_scipy(rng: torch.Generator) -> None:
     def blur(image: np.ndarray) -> np.ndarray:
         return gaussian_filter(image, 1.5, truncate=3.5)[5:-5, 5:-5]
 
-    for similarity, a, b in zip(structural_similarity(x, y), x[:, 0], y[:, 0], strict=True):
+    for similarity, a, b in zip(_structural_similarity(x, y), x[:, 0], y[:, 0], strict=True):
         a, b = a.numpy(), b.numpy()
         ma, mb = blur(a), blur(b)
         va, vb, cov = blur(a * a) - ma**2, blur(b * b) - mb**2, blur(a * b) - ma * mb
@@ -322,7 +322,7 @@ def test_the_probe_is_ridge_regression(rng: torch.Generator) -> None:
     fit, test = torch.arange(30), torch.arange(30, 40)
     own = x - x[fit].mean(dim=0)
     mean, found, errors = y[fit].mean(dim=0), [], []
-    for penalty in PENALTIES:
+    for penalty in _PENALTIES:
         ridged = penalty * own[fit].square().sum() * torch.eye(5, dtype=torch.float64)
         hat = torch.linalg.solve(own[fit].T @ own[fit] + ridged, own[fit].T)
         w, leverage = hat @ (y[fit] - mean), (own[fit] @ hat).diagonal()
@@ -333,10 +333,10 @@ def test_the_probe_is_ridge_regression(rng: torch.Generator) -> None:
     best = torch.stack(errors).argmin(dim=0)
     expected = torch.stack([found[b][:, m] for m, b in enumerate(best)], dim=1)
 
-    read = ridge([gram("linear", x, fit)], y[fit], fit, test)
+    read = _ridge([gram("linear", x, fit)], y[fit], fit, test)
 
     torch.testing.assert_close(read, expected)
-    silent = ridge([gram("linear", x * 0, fit)], y[fit], fit, test)
+    silent = _ridge([gram("linear", x * 0, fit)], y[fit], fit, test)
     torch.testing.assert_close(silent, mean.expand(10, 2))
 
 
@@ -344,7 +344,7 @@ def test_whitened_features_have_no_scale(rng: torch.Generator) -> None:
     x = torch.randn(200, 3, generator=rng, dtype=torch.float64) @ torch.diag(
         torch.tensor([1e3, 1.0, 1e-3], dtype=torch.float64)
     )
-    white = whitened(torch.cat((x, x[:, :1], x[:, :1] * 0), dim=1), torch.arange(100))
+    white = _whitened(torch.cat((x, x[:, :1], x[:, :1] * 0), dim=1), torch.arange(100))
 
     expected = torch.eye(3, dtype=torch.float64)
     torch.testing.assert_close(white[:100].T @ white[:100] / 100, expected, atol=1e-6, rtol=0)
