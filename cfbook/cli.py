@@ -180,15 +180,13 @@ def results(
         leak: Only probe the noise for the parents that it should not know, on test patients.
     """
     from cfbook.study import learned as tables
-    from cfbook.study.leak import LEAK, generator_leaks
 
     preset, seeds, count = source.sizes(out), range(generators), patients or 300
     check_writable(out)
     if kept:
         return [tables.collect_kept(preset, out)]
     if leak:
-        found = generator_leaks(preset, seeds, patients=patients or 2000)
-        return [tables.write_table(found, out / LEAK)]
+        return [tables.collect_leak(preset, seeds, out, patients=patients or 2000)]
     if readings:
         return [tables.collect_readings(preset, seeds, out, patients=count)]
     counts = {"patients": count, "noise_patients": noise_patients}
@@ -219,7 +217,6 @@ def missing(
         generators (DIR): Where trained generators are kept.
         patients (N): Test patients.
     """
-    from cfbook.study import label_free
     from cfbook.study import missing_labels as tables
     from cfbook.study.recipes import GeneratorRecipe
 
@@ -227,7 +224,7 @@ def missing(
     preset, folder = source.sizes(out), generators or GeneratorRecipe.cache
     recipe = tables.label_recipes(preset, seeds)[0]
     if part == "label-free":
-        return [label_free.collect_label_free(preset, out / label_free.TABLE)]
+        return [tables.collect_label_free(preset, out / tables.LABEL_FREE)]
     if part == "figure":
         return [tables.collect_examples(recipe, out / tables.EXAMPLES, folder=folder)]
     if part == "model":

@@ -1,15 +1,10 @@
 r"""The published tables against what must hold between their cells.
 
-A table of risks, calibration errors and stabilities is not free: Jensen's inequality, the shrinking
-tail and the geometry of ranks tie its cells together. Each :class:`Identity` states one such tie as
-an *excess*, at most zero if the tie holds. A cell printed as :math:`v` with :math:`d` decimals
-stands for :math:`[v - h, v + h]`, :math:`h = 10^{-d} / 2`; the excess is taken at the most
-favourable point of these intervals, so that no finding can be due to rounding.
-
-Averages over seeds change nothing: a linear inequality that holds for each seed holds for the mean.
-The one that is not linear is :math:`\mathrm{ECE}^2 \le \mathrm{Brier}`; there the square of a mean
-is at most the mean of the squares. Each identity is tested alone, so a table without findings may
-still be impossible. A finding does not say which of its cells is wrong, nor why.
+Jensen's inequality, the shrinking tail and the geometry of ranks tie cells together. A cell with
+:math:`d` decimals stands for :math:`v \pm h`, :math:`h = 10^{-d} / 2`; each tie is tested at the
+most favourable point of these intervals, so that no finding is due to rounding. Averages over seeds
+change nothing: a linear inequality that holds for each holds for the mean, and in
+:math:`\mathrm{ECE}^2 \le \mathrm{Brier}` the square of a mean is at most the mean of the squares.
 """
 
 import math
@@ -39,7 +34,7 @@ _NEGLIGIBLE = 1e-9  # float64 noise, far below any printed digit
 
 
 @dataclass(frozen=True)
-class Identity:
+class _Identity:
     """A tie between cells, as an excess that is at most zero if the tie holds.
 
     The excess grows in the columns ``high`` and falls in the columns ``low``. There is one function
@@ -62,7 +57,8 @@ class Flaw:
     """Cells that cannot all be right, or that repeat or contradict other cells.
 
     ``excess`` is the failure that no rounding explains, in the units of the identity; for
-    ``repeat`` the number of equal cells beyond two; for ``main-appendix`` the difference.
+    ``repeat`` the number of equal cells beyond two; for ``main-appendix`` the difference. It does
+    not say which cell is wrong, nor why; and without any, a table may still be impossible.
     """
 
     setting: str
@@ -92,7 +88,7 @@ def brier_constant() -> float:
     return float((-np.log(p) / (1 - p) ** 2).min())
 
 
-def _risks() -> Iterator[Identity]:
+def _risks() -> Iterator[_Identity]:
     r"""The ladder of risks, and the weight of their tails.
 
     Ladder: Jensen, then a shrinking tail. :math:`F(\alpha) = \alpha \mathrm{CVaR}_\alpha` adds up
@@ -104,19 +100,19 @@ def _risks() -> Iterator[Identity]:
     whole interventions, rounded up, it is 2/16. The other levels are whole under both readings.
     """
     for a, b in pairwise(_RISKS):
-        yield Identity("ladder", b, (a,), (b,), (_linear(1, -1),), "{1} is below {0}")
+        yield _Identity("ladder", b, (a,), (b,), (_linear(1, -1),), "{1} is below {0}")
     masses = (TAIL, {name: math.ceil(K * alpha) / K for name, alpha in TAIL.items()})
     for a, b in pairwise(TAIL):
         rises = tuple(_linear(m[a], -m[b]) for m in masses)
-        yield Identity("tail-increasing", a, (a,), (b,), rises, "{0} is more than {1} allows")
+        yield _Identity("tail-increasing", a, (a,), (b,), rises, "{0} is more than {1} allows")
     names, text = list(TAIL), "{2} is less than {0} and {1} allow"
     for a, b, c in zip(names, names[1:], names[2:], strict=False):
         weights = [(m, (m[c] - m[b]) / (m[c] - m[a])) for m in masses]
         chords = tuple(_linear(w * m[a], (1 - w) * m[c], -m[b]) for m, w in weights)
-        yield Identity("tail-concave", b, (a, c), (b,), chords, text)
+        yield _Identity("tail-concave", b, (a, c), (b,), chords, text)
 
 
-def _losses() -> Iterator[Identity]:
+def _losses() -> Iterator[_Identity]:
     r"""Cross-entropy against squared error and variance, across the tables.
 
     :math:`-\log p` has a second derivative of at least one, so its Jensen gap is at least half the
@@ -126,23 +122,23 @@ def _losses() -> Iterator[Identity]:
     c = brier_constant()
     text = f"{{1}} is below {c:.4f} times {{0}}"
     for r, b in (("R_orig", "Brier_orig"), ("R_CM", "Brier_marg")):
-        yield Identity("bce-brier", r, (b,), (r,), (_linear(c, -1),), text)
+        yield _Identity("bce-brier", r, (b,), (r,), (_linear(c, -1),), text)
     r, text = "R_IE", f"{{2}} is below {c:.4f} times the sum of {{0}} and {{1}}"
-    yield Identity("bce-brier", r, ("Brier_marg", "S_var"), (r,), (_linear(c, c, -1),), text)
+    yield _Identity("bce-brier", r, ("Brier_marg", "S_var"), (r,), (_linear(c, c, -1),), text)
     text = "{2} exceeds {1} by less than half of {0}"
-    yield Identity("jensen-gap", r, ("S_var", "R_CM"), (r,), (_linear(0.5, 1, -1),), text)
+    yield _Identity("jensen-gap", r, ("S_var", "R_CM"), (r,), (_linear(0.5, 1, -1),), text)
 
 
-def _calibration() -> Iterator[Identity]:
+def _calibration() -> Iterator[_Identity]:
     """A mean is at most the maximum, and its square at most the mean square of the residuals."""
     square = (lambda ece, brier: ece.clip(lower=0) ** 2 - brier,)
     for kind in ("orig", "marg"):
         ece, mce, brier = (f"{name}_{kind}" for name in ("ECE", "MCE", "Brier"))
-        yield Identity("ece-mce", ece, (ece,), (mce,), (_linear(1, -1),), "{0} is above {1}")
-        yield Identity("ece-brier", ece, (ece,), (brier,), square, "{0}, squared, is above {1}")
+        yield _Identity("ece-mce", ece, (ece,), (mce,), (_linear(1, -1),), "{0} is above {1}")
+        yield _Identity("ece-brier", ece, (ece,), (brier,), square, "{0}, squared, is above {1}")
 
 
-def _ranks() -> Iterator[Identity]:
+def _ranks() -> Iterator[_Identity]:
     r"""Three distances between two rankings of N patients, without ties.
 
     Daniels (1950): :math:`|3 N \tau - 2 (N+1) \rho| \le N - 2`, here divided by N (and often quoted
@@ -152,15 +148,15 @@ def _ranks() -> Iterator[Identity]:
     t, r, d, n = "tau_b", "S_rank", "abs_rank_change", "n_test"
     above = (lambda t, r, n: 3 * t - (2 * (n + 1) * r + n - 2) / n,)
     below = (lambda r, t, n: (2 * (n + 1) * r - n + 2) / n - 3 * t,)
-    yield Identity("kendall-spearman", r, (t,), (r, n), above, "{1} is too low for {0}")
-    yield Identity("kendall-spearman", r, (r,), (t, n), below, "{0} is too high for {1}")
+    yield _Identity("kendall-spearman", r, (t,), (r, n), above, "{1} is too low for {0}")
+    yield _Identity("kendall-spearman", r, (r,), (t, n), below, "{0} is too high for {1}")
     above = (lambda d, t, n: d - (1 - t) * (n - 1) / 2,)
     below = (lambda d, t, n: (1 - t) * (n - 1) / 4 - d,)
-    yield Identity("footrule", d, (d, t), (n,), above, "{0} is too high for {1}")
-    yield Identity("footrule", d, (), (d, t, n), below, "{0} is too low for {1}")
+    yield _Identity("footrule", d, (d, t), (n,), above, "{0} is too high for {1}")
+    yield _Identity("footrule", d, (), (d, t, n), below, "{0} is too low for {1}")
 
 
-def _offsets() -> Iterator[Identity]:
+def _offsets() -> Iterator[_Identity]:
     r"""Risks along the logit offsets :math:`\beta`, all triples from :math:`\beta = 0` on.
 
     The loss is convex in the logit and the logit is linear in :math:`\beta`, whether the offset
@@ -171,7 +167,7 @@ def _offsets() -> Iterator[Identity]:
         for a, b, c in combinations(_BETA_GRID, 3):
             ends, w = (_at((metric, a)), _at((metric, c))), (c - b) / (c - a)
             text, chord = "{0} is above the chord from {1} to {2}", (_linear(1, -w, w - 1),)
-            yield Identity("beta-convex", metric, (_at((metric, b)),), ends, chord, text, b)
+            yield _Identity("beta-convex", metric, (_at((metric, b)),), ends, chord, text, b)
 
 
 IDENTITIES = (*_risks(), *_losses(), *_calibration(), *_ranks(), *_offsets())

@@ -20,12 +20,7 @@ _Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Board:
-    """Axes without axes, on which boxes, arrows and images are placed.
-
-    Args:
-        ax: Where to draw.
-        size: Its width and height, in units of its own.
-    """
+    """Axes of some width and height, without axes, for boxes, arrows and images."""
 
     ax: "Axes"
     size: _Point
@@ -50,9 +45,8 @@ class _Board:
 
     def arrow(self, start: _Point, end: _Point, *, bend: float = 0.0, dashed: bool = False) -> None:
         """An arrow; dashed where something is held rather than computed."""
-        style = {"arrowstyle": "-|>", "color": _INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 0}
-        style |= {"connectionstyle": f"arc3,rad={bend}", "linestyle": "--" if dashed else "-"}
-        self.ax.annotate("", end, start, arrowprops=style, zorder=2)
+        style = {"connectionstyle": f"arc3,rad={bend}", "linestyle": "--" if dashed else "-"}
+        self.ax.annotate("", end, start, arrowprops=_arrow(0) | style, zorder=2)
 
     def image(self, image: np.ndarray, at: _Point, side: float) -> None:
         """A grey image with its middle at a point."""
@@ -62,24 +56,21 @@ class _Board:
 
 
 def causal_graph(ax: "Axes", drawn: CausalGraph, places: Mapping[str, _Point]) -> None:
-    """A causal graph: roots are blue, what follows from them orange.
-
-    Args:
-        ax: Where to draw.
-        drawn: The graph.
-        places: Where each variable stands.
-    """
+    """A causal graph, its variables at some places: roots blue, what follows from them orange."""
     width, height = (max(at[i] for at in places.values()) + 1 for i in (0, 1))
     board = _Board(ax, (width, height))
     boxes = {
         name: board.box(at, name.replace("_", " "), _CAUSAL if name in drawn.roots else _DECODED)
         for name, at in places.items()
     }
-    for name, causes in drawn.edges.items():
-        for cause in causes:
-            ends = {"patchA": boxes[cause].get_bbox_patch(), "patchB": boxes[name].get_bbox_patch()}
-            style = {"arrowstyle": "-|>", "color": _INK, "lw": 0.9, "shrinkA": 1, "shrinkB": 1}
-            ax.annotate("", places[name], places[cause], arrowprops=style | ends, zorder=4)
+    for name, cause in ((name, cause) for name, causes in drawn.edges.items() for cause in causes):
+        ends = {"patchA": boxes[cause].get_bbox_patch(), "patchB": boxes[name].get_bbox_patch()}
+        ax.annotate("", places[name], places[cause], arrowprops=_arrow(1) | ends, zorder=4)
+
+
+def _arrow(shrink: float) -> dict[str, object]:
+    """How arrows look, which end so far from what they point at."""
+    return {"arrowstyle": "-|>", "color": _INK, "lw": 0.9, "shrinkA": shrink, "shrinkB": shrink}
 
 
 def overview(
@@ -99,10 +90,8 @@ def overview(
         observed: The observed image, shape (H, W).
         worlds: Some of its counterfactuals, each of shape (H, W).
         labels: What was done in each of them.
-        scores: What the classifier says of each.
-        observed_score: What it says of the observed image.
-        average: The marginalised score.
-        count: How many worlds it is the average of.
+        scores: What the classifier says of each, and ``observed_score`` of the observed image.
+        average: The marginalised score, over ``count`` worlds.
     """
     board = _Board(ax, (16.4, 6.6))
     board.image(observed, (1.0, 3.6), 1.7)
@@ -142,10 +131,7 @@ def _classified(board: _Board, y: float, score: float) -> None:
 def image_model(axes: Sequence["Axes"], observed: np.ndarray, counterfactual: np.ndarray) -> None:
     """The generator: how it is trained (left), and how it makes a counterfactual (right).
 
-    Args:
-        axes: Where to draw, a pair.
-        observed: An observed image, shape (H, W).
-        counterfactual: The counterfactual that the generator draws of it, shape (H, W).
+    Axes are a pair; an image and the counterfactual that the generator draws of it are (H, W).
     """
     training, action = (_Board(ax, (9.0, 6.6)) for ax in axes)
     training.note((4.5, 6.4), "training", size=_TITLE)
@@ -156,7 +142,6 @@ def image_model(axes: Sequence["Axes"], observed: np.ndarray, counterfactual: np
     training.arrow((1.6, 2.35), (3.2, 0.95))
     training.arrow((6.6, 2.65), (5.0, 1.05))
     training.box((4.1, 0.7), r"$r = x - \mu$", _LATENT)
-
     action.note((4.5, 6.4), "counterfactual", size=_TITLE)
     _half(action, observed, r"\widetilde{\mathbf{pa}}", _CAUSAL)
     action.note((4.6, 5.3), r"after do$(\tilde a)$", ha="left")

@@ -31,13 +31,13 @@ def style() -> None:
     plt.style.use(_STYLE)
 
 
+def _look(family: str) -> dict[str, str]:
+    """How points of a family look."""
+    return {"color": COLOURS[family], "marker": MARKERS[family]}
+
+
 def ladder(
-    ax: "Axes",
-    summary: "pd.DataFrame",
-    metric: str,
-    *,
-    label: str | None = None,
-    linestyle: str = "-",
+    ax: "Axes", summary: "pd.DataFrame", metric: str, *, label: str = "", linestyle: str = "-"
 ) -> None:
     """A metric along the three chains of rising bias, with intervals.
 
@@ -49,25 +49,19 @@ def ladder(
         linestyle: How to draw the lines, if there are several metrics.
     """
     rows = summary[summary.metric == metric].set_index(["family", "strength"])
-    start = 0
-    ticks: list[tuple[int, str]] = []
+    start, ticks = 0, []
     for family, strengths in STEPS.items():
         if (family, strengths[0]) not in rows.index:
             continue
-        steps = [("basic", 0.0), *((family, s) for s in strengths)]
-        cells = rows.loc[steps]
+        cells = rows.loc[[("basic", 0.0), *((family, s) for s in strengths)]]
         x = start + np.arange(len(cells))
         bars(ax, x, cells, COLOURS[family])
-        ax.plot(
-            x, cells["mean"], color=COLOURS[family], marker=MARKERS[family], ls=linestyle,
-            label=FAMILIES[family],
-        )  # fmt: skip
+        ax.plot(x, cells["mean"], ls=linestyle, label=FAMILIES[family], **_look(family))
         ticks += zip(x, ["basic", *(f"{s:g}" for s in strengths)], strict=True)
         start = x[-1] + 2
     ax.set_xticks(*zip(*ticks, strict=True), rotation=90)
-    ax.set_xlabel("offset, or strength of the bias")
+    ax.set(xlabel="offset, or strength of the bias", ylabel=label or metric)
     ax.grid(axis="x", visible=False)
-    ax.set_ylabel(label or metric)
 
 
 def bars(ax: "Axes", x: "Sequence[float]", cells: "pd.DataFrame", colour: str) -> None:
@@ -82,15 +76,9 @@ def bars(ax: "Axes", x: "Sequence[float]", cells: "pd.DataFrame", colour: str) -
 
 
 def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
-    """Two statistics of every trained predictor and training, one point for each.
+    """Two statistics, x and y, of every trained predictor and training, one point for each.
 
     Thin lines are 95 % intervals over patients, if the study has replicates.
-
-    Args:
-        ax: Where to draw.
-        study: The study.
-        x: The statistic on the horizontal axis.
-        y: The statistic on the vertical axis.
     """
     for family in ("basic", "sex", "age"):
         strengths = [s for name, s in sorted(study.kinds) if name == family]
@@ -101,11 +89,9 @@ def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
                     style = {"color": COLOURS[family], "lw": 0.5, "alpha": 0.45, "zorder": 1}
                     ax.plot(interval(across, rule=rule(x)), [up[0]] * 2, **style)
                     ax.plot([across[0]] * 2, interval(up, rule=rule(y)), **style)
-            ax.scatter(
-                both[0][:, 0], both[1][:, 0], s=22 + 16 * i, color=COLOURS[family],
-                marker=MARKERS[family], alpha=0.9, edgecolor="white", lw=0.5, zorder=2,
-                label=FAMILIES[family] if i == len(strengths) - 1 else None,
-            )  # fmt: skip
+            look = _look(family) | {"alpha": 0.9, "edgecolor": "white", "lw": 0.5, "zorder": 2}
+            look |= {"label": FAMILIES[family]} if i == len(strengths) - 1 else {}
+            ax.scatter(both[0][:, 0], both[1][:, 0], s=22 + 16 * i, **look)
     ax.set(xlabel=x, ylabel=y)
 
 
@@ -113,23 +99,16 @@ def calibration(ax: "Axes", summary: "pd.DataFrame") -> None:
     """Original and marginalised calibration error of every predictor, with intervals.
 
     The colour is that of the family; the original error is an open mark, the marginalised a full
-    one.
-
-    Args:
-        ax: Where to draw.
-        summary: What :meth:`cfbook.study.statistics.Study.summary` returns.
+    one. The summary is that of a study.
     """
     rows = summary.set_index(["metric", "family", "strength"])
     order = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
     order = [kind for kind in order if ("ECE_orig", *kind) in rows.index]
     for x, (family, strength) in enumerate(order):
         for shift, metric, fill in ((-0.14, "ECE_orig", "white"), (0.14, "ECE_marg", None)):
-            cell, colour = rows.loc[[(metric, family, strength)]], COLOURS[family]
-            bars(ax, [x + shift], cell, colour)
-            ax.plot(
-                x + shift, cell["mean"], color=colour, marker=MARKERS[family],
-                markerfacecolor=fill or colour,
-            )  # fmt: skip
+            cell, look = rows.loc[[(metric, family, strength)]], _look(family)
+            bars(ax, [x + shift], cell, look["color"])
+            ax.plot(x + shift, cell["mean"], markerfacecolor=fill or look["color"], **look)
     for fill, name in (("white", "original"), ("0.35", "marginalised")):
         ax.plot([], [], "o", color="0.35", markerfacecolor=fill, label=name)
     names = ["basic" if f == "basic" else f"{f} {s:g}" for f, s in order]

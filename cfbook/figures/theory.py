@@ -21,12 +21,7 @@ _TOP = 3.0  # the largest noise, as a multiple of the variance
 
 
 def region(ax: "Axes", regime: str) -> None:
-    """Where the counterfactual estimator gains, and where the paper promises that it does.
-
-    Args:
-        ax: Where to draw.
-        regime: ``"correct model"`` or ``"noise on top"``.
-    """
+    """Where the counterfactual estimator gains, and where the paper promises that it does."""
     share = torch.linspace(0.01, 1, 300, dtype=torch.float64)
     promised, sharp = tolerable_generator_noise(1.0, share, 1), break_even_noise(1.0, share, 1)
     on_top = regime == "noise on top"
@@ -39,8 +34,8 @@ def region(ax: "Axes", regime: str) -> None:
     ax.plot(share, promised, color="black", ls="--", lw=1)
     if on_top:
         ax.plot(share, sharp, color="black", lw=1)
-    ax.set(title=_TITLES[regime], xlabel="share of the subgroup, $n_z / n$")
-    ax.set(xlim=(0, 1), ylim=(0, _TOP))
+    ax.set(title=_TITLES[regime], xlim=(0, 1), ylim=(0, _TOP))
+    ax.set_xlabel("share of the subgroup, $n_z / n$")
     ax.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
 
 
@@ -51,7 +46,7 @@ def variances(ax: "Axes", frame: "pd.DataFrame", regime: str) -> None:
         ax: Where to draw.
         frame: What :func:`cfbook.theory.simulation.simulate` returns, variances times
             :math:`n / \\sigma^2`.
-        regime: ``"correct model"`` or ``"noise on top"``.
+        regime: One of :data:`cfbook.theory.simulation.REGIMES`.
     """
     part = frame[frame.regime == regime]
     most = part.noise.max()
@@ -102,9 +97,8 @@ def errors(
     bars(ax, many.n, many, "black")
     ax.plot(many.n, many.error, ".", color="black")
     for k, (share, part) in enumerate(frame[frame.estimator == "observational"].groupby("share")):
-        ax.plot(
-            n, variance / (share * n), color=f"C{k}", label=f"observational, $n_z/n$ = {share:g}"
-        )
+        line = {"color": f"C{k}", "label": f"observational, $n_z/n$ = {share:g}"}
+        ax.plot(n, variance / (share * n), **line)
         bars(ax, part.n, part, f"C{k}")
         ax.plot(part.n, part.error, ".", color=f"C{k}")
         if np.isfinite(even := crossing[share]):
@@ -141,10 +135,9 @@ def curves(ax: "Axes", frame: "pd.DataFrame") -> None:
         ax: Where to draw.
         frame: Columns ``curve, age, mean, low, high``; points without a line for ``observed``.
     """
-    looks = ["o", "^-", "s--", "D:"]
-    colours = ["black", "C2", "C0", "C1"]
+    looks = [("o", "black"), ("^-", "C2"), ("s--", "C0"), ("D:", "C1")]
     for k, (name, part) in enumerate(frame.groupby("curve", sort=False)):
-        x = part.age + 0.7 * (k - 1.5)
-        bars(ax, x, part, colours[k])
-        ax.plot(x, part["mean"], looks[k], color=colours[k], label=name)
+        x, (look, colour) = part.age + 0.7 * (k - 1.5), looks[k]
+        bars(ax, x, part, colour)
+        ax.plot(x, part["mean"], look, color=colour, label=name)
     ax.set_xlabel("age in years")

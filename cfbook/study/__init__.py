@@ -14,12 +14,10 @@ _OFFERED = {
     " columns correct_transitions outcomes partial_correlation pearson read_design"
     " transitions verdict verdicts worse_pairs",
     "cfbook.study.cohorts": "SHARED held_out parts phantom_cohort",
-    "cfbook.study.label_free": "label_free_table",
-    "cfbook.study.leak": "LEAK",
-    "cfbook.study.learned": "NOISE READINGS RESULTS SOUNDNESS collect_soundness learned_claims"
-    " learned_studies",
+    "cfbook.study.learned": "LEAK NOISE READINGS RESULTS SOUNDNESS collect_soundness"
+    " learned_claims learned_studies",
     "cfbook.study.missing_labels": "ABLATION ACTIONS CURVE EXAMPLES FIFTH HIDDEN IMPUTED SHOWN"
-    " STAGES changes imputation in_words read_trials trial_patients",
+    " STAGES changes imputation in_words label_free_table read_trials trial_patients",
     "cfbook.study.partial": "EARLIER PartialRecipe",
     "cfbook.study.presets": "on preset",
     "cfbook.study.recipes": "GeneratorRecipe PredictorRecipe probes",

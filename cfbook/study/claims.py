@@ -8,6 +8,7 @@ each of them, for an interval (:mod:`cfbook.study.rules`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from cfcore.generator import Effect
 from cfcore.intervals import Rule, interval
 from cfcore.metrics.ranking import correlation
 
-DESIGN = DATA / "claims.yml"
+_DESIGN = DATA / "claims.yml"
 _RISES = "S_var rises"
 
 COUNTED = ("supported", "inconclusive", "not supported")
@@ -42,7 +43,7 @@ EVERYONE = [*NETWORKS, *(("logit", beta) for beta in BETAS)]
 _COUNT, CORRELATION = Rule(0, 9), Rule(-1, 1)
 
 _Claim = Mapping[str, object]
-Studies = Mapping[tuple[str, str, Effect], Study]
+_Studies = Mapping[tuple[str, str, Effect], Study]
 """Studies by setting, test set and effect."""
 
 
@@ -66,13 +67,18 @@ class Outcome:
     paper: float = np.nan
     attainable: float = np.nan
 
+    @classmethod
+    def mean(cls, item: str, values: np.ndarray, rule: Rule, **more: float) -> "Outcome":
+        """The mean over trainings of a statistic of each, shape (seeds, 1 + B)."""
+        return cls(item, values.mean(axis=0), rule, values[:, 0].tolist(), **more)
+
     @property
     def tied(self) -> bool:
         """Whether two metrics were compared that both did as well as can be, in every training."""
         return self.attainable == 0 and self.values[0] == 0
 
 
-def read_design(path: Path = DESIGN) -> dict[str, object]:
+def read_design(path: Path = _DESIGN) -> dict[str, object]:
     """The design of the experiments, as it was written down."""
     import yaml
 
@@ -97,12 +103,8 @@ def _criterion(claim: _Claim, item: str) -> tuple[float, bool]:
 def verdict(claim: _Claim, item: str, low: float, high: float, *, tied: bool = False) -> str:
     """Supported if the whole interval is beyond the threshold, not if none of it is.
 
-    Args:
-        claim: The claim, which also says of which parts nothing else could have been found.
-        item: Its part.
-        low: The lower end of the interval.
-        high: The upper end.
-        tied: Whether two metrics are compared that both did as well as can be.
+    The claim also says of which parts nothing else could have been found. Two metrics are tied if
+    both did as well as can be.
 
     Example:
         >>> claim = {"threshold": 0}
@@ -136,10 +138,7 @@ def correct_transitions(values: np.ndarray) -> np.ndarray:
 
     Args:
         values: A metric along the chains, shape (..., chains, steps + 1); the leading axes are
-            trainings and replicates.
-
-    Returns:
-        The counts, shape (...); NaN where a value is.
+            trainings and replicates. The counts are NaN where a value is.
 
     Example:
         >>> correct_transitions(np.array([[0.1, 0.2, 0.2, 0.4], [0.1, 0.0, 0.2, 0.3]])).item()
@@ -150,16 +149,15 @@ def correct_transitions(values: np.ndarray) -> np.ndarray:
     return np.where(undefined, np.nan, (steps > 0).sum(axis=(-2, -1)))
 
 
-def chain(study: Study, statistic: str, family: str) -> np.ndarray:
+def _chain(study: Study, statistic: str, family: str) -> np.ndarray:
     """A statistic along a chain from ``basic`` to the strongest bias, (seeds, 1 + B, steps + 1)."""
-    start = study.column(statistic, "basic")
-    steps = [study.column(statistic, family, strength) for strength in STEPS[family]]
-    return np.stack([start, *steps], axis=-1)
+    kinds = [("basic", 0.0), *((family, strength) for strength in STEPS[family])]
+    return np.stack([study.column(statistic, *kind) for kind in kinds], axis=-1)
 
 
 def transitions(study: Study, statistic: str, families: Sequence[str] = tuple(STEPS)) -> np.ndarray:
     """Correct transitions of each training, shape (seeds, 1 + B); NaN where undefined."""
-    chains = np.stack([chain(study, statistic, family) for family in families], axis=-2)
+    chains = np.stack([_chain(study, statistic, family) for family in families], axis=-2)
     return correct_transitions(-chains if statistic in _FALLING else chains)
 
 
@@ -175,17 +173,12 @@ def _printed_count(setting: str, statistic: str) -> float:
     return transitions(Study(members, {statistic: means.to_numpy()[:, None]}), statistic).item()
 
 
-def _main_study(studies: Studies, setting: str, effect: Effect = "direct") -> Study:
+def _main_study(studies: _Studies, setting: str, effect: Effect = "direct") -> Study:
     """The study of the test set of a setting."""
     return studies[setting, SETTINGS[setting].testset, effect]
 
 
-def _over_trainings(values: np.ndarray) -> dict[str, object]:
-    """The mean over trainings, (seeds, 1 + B) to (1 + B,), and each by itself."""
-    return {"values": values.mean(axis=0), "by_seed": values[:, 0].tolist()}
-
-
-def counts(claim: _Claim, studies: Studies, setting: str, statistic: str) -> np.ndarray:
+def _counts(claim: _Claim, studies: _Studies, setting: str, statistic: str) -> np.ndarray:
     """Correct transitions out of nine, on the test set of a setting or on those it shares."""
     if claim.get("testset") != "shares":
         return transitions(_main_study(studies, setting), statistic)
@@ -193,23 +186,23 @@ def counts(claim: _Claim, studies: Studies, setting: str, statistic: str) -> np.
     return transitions(sex, statistic, ("logit", "sex")) + transitions(age, statistic, ("age",))
 
 
-def _ctc(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _ctc(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """Correct transition counts against a threshold."""
     for name in claim["metrics"]:
-        found = _over_trainings(counts(claim, studies, setting, name))
-        yield Outcome(name, **found, rule=_COUNT, paper=_printed_count(setting, name))
+        found, paper = _counts(claim, studies, setting, name), _printed_count(setting, name)
+        yield Outcome.mean(name, found, _COUNT, paper=paper)
 
 
-def _ctc_difference(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _ctc_difference(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """Correct transitions of one metric beyond those of another, and how many there could be."""
     other, kind = claim["against"], _COUNT.difference()
-    reference = counts(claim, studies, setting, other)
+    reference = _counts(claim, studies, setting, other)
     room = _COUNT.most - reference[:, 0].mean()
+    printed = np.nan if claim.get("testset") else _printed_count(setting, other)
     for name in claim["metrics"]:
-        found = _over_trainings(counts(claim, studies, setting, name) - reference)
-        paper = _printed_count(setting, name) - _printed_count(setting, other)
-        paper = np.nan if claim.get("testset") else paper
-        yield Outcome(f"{name} - {other}", **found, rule=kind, paper=paper, attainable=room)
+        found = _counts(claim, studies, setting, name) - reference
+        paper = _printed_count(setting, name) - printed
+        yield Outcome.mean(f"{name} - {other}", found, kind, paper=paper, attainable=room)
 
 
 def columns(study: Study, statistic: str, kinds: Sequence[tuple[str, float]]) -> np.ndarray:
@@ -233,20 +226,17 @@ def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return pearson(stats.rankdata(x, axis=0), stats.rankdata(y, axis=0))
 
 
-def _gap_correlation(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _gap_correlation(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """Stability against the worst gap of the AUC, over trained predictors and trainings."""
     study = _main_study(studies, setting)
-    area = columns(study, "AUC", NETWORKS)
-    for attribute in claim["attributes"]:
-        gap = columns(study, f"gap_{attribute}", NETWORKS)
-        for name in claim["metrics"]:
-            metric = columns(study, name, NETWORKS)
-            given = "given" in claim
-            r = partial_correlation(metric, gap, area) if given else pearson(metric, gap)
-            yield Outcome(f"{name}, {attribute}", r, CORRELATION)
+    given = [columns(study, "AUC", NETWORKS)] if "given" in claim else []
+    correlate = partial_correlation if given else pearson
+    for attribute, name in product(claim["attributes"], claim["metrics"]):
+        both = (columns(study, one, NETWORKS) for one in (name, f"gap_{attribute}"))
+        yield Outcome(f"{name}, {attribute}", correlate(*both, *given), CORRELATION)
 
 
-def _score_gap_correlation(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _score_gap_correlation(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """Stability of an attribute against the gap of mean scores within a label."""
     study = _main_study(studies, setting)
     for attribute in claim["attributes"]:
@@ -255,7 +245,7 @@ def _score_gap_correlation(claim: _Claim, studies: Studies, setting: str) -> Ite
         yield Outcome(attribute, r, CORRELATION)
 
 
-def _calibration_truth(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _calibration_truth(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """Which calibration error follows that of the target population more closely?"""
     study = _main_study(studies, setting)
     truth, errors = columns(study, "ECE_q", EVERYONE), ("ECE_marg", "ECE_orig")
@@ -263,64 +253,63 @@ def _calibration_truth(claim: _Claim, studies: Studies, setting: str) -> Iterato
     yield Outcome(" - ".join(errors), ours - theirs, CORRELATION.difference())
 
 
+def _pair(study: Study, statistic: str, family: str, strength: float) -> list[np.ndarray]:
+    """A statistic of a biased predictor and of its control, both of shape (seeds, 1 + B)."""
+    return [study.column(statistic, name, strength) for name in (family, f"control {family}")]
+
+
 def worse_pairs(study: Study, statistic: str) -> np.ndarray:
     """The share of biased predictors that score worse than their control, (seeds, 1 + B).
 
     ``{}`` in the name of the statistic stands for the attribute of the bias.
     """
-    pairs = []
-    for family, strength in BIASED:
-        name = statistic.format(family)
-        biased, control = (study.column(name, f, strength) for f in (family, f"control {family}"))
-        pairs.append(np.where(np.isnan(biased - control), np.nan, biased > control))
-    return np.mean(pairs, axis=0)
+    every = [_pair(study, statistic.format(family), family, s) for family, s in BIASED]
+    worse = [np.where(np.isnan(b - control), np.nan, b > control) for b, control in every]
+    return np.mean(worse, axis=0)
 
 
-def _exposure_difference(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _exposure_difference(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """How much more often S_var of the attribute tells a biased predictor from its control."""
     names = {"R_orig": "R_orig", "AUC gap": "gap_{}"}
     study, kind = _main_study(studies, setting), Rule(0, 1).difference()
     for other in claim["against"]:
         ours, theirs = (worse_pairs(study, one) for one in ("S_var_{}", names[other]))
-        found, room = _over_trainings(ours - theirs), 1 - theirs[:, 0].mean()
-        yield Outcome(f"S_var - {other}", **found, rule=kind, attainable=room)
+        room = 1 - theirs[:, 0].mean()
+        yield Outcome.mean(f"S_var - {other}", ours - theirs, kind, attainable=room)
 
 
-def _blind_spot(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _blind_spot(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """The strongest bias against its control where the test set shares the shortcut."""
-    most = max(STRENGTHS)
-    for family in claim["families"]:
+    for family, name in product(claim["families"], claim["metrics"]):
         study = studies[setting, f"shares-{family}", "direct"]
-        for name in claim["metrics"]:
-            biased, control = (study.column(name, f, most) for f in (family, f"control {family}"))
-            found, kind = _over_trainings(biased - control), rule(name).difference()
-            yield Outcome(f"{name}, {family}", **found, rule=kind)
+        biased, control = _pair(study, name, family, max(STRENGTHS))
+        yield Outcome.mean(f"{name}, {family}", biased - control, rule(name).difference())
 
 
-def _offset_areas(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _offset_areas(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """What offsets of the logit do to the AUC within a sex, and to S_var."""
     study = _main_study(studies, setting)
-    areas = np.stack([chain(study, name, "logit") for name in ("AUC_men", "AUC_women")])
+    areas = np.stack([_chain(study, name, "logit") for name in ("AUC_men", "AUC_women")])
     change = np.abs(areas - areas[..., :1]).max(axis=(0, -1))
-    yield Outcome("AUC within a sex", **_over_trainings(change), rule=rule("AUC"))
-    rises = _over_trainings(transitions(study, "S_var", ("logit",)))
-    yield Outcome(_RISES, **rises, rule=Rule(0, len(BETAS)))
+    yield Outcome.mean("AUC within a sex", change, rule("AUC"))
+    rises = transitions(study, "S_var", ("logit",))
+    yield Outcome.mean(_RISES, rises, Rule(0, len(BETAS)))
 
 
-def _variance_ratio(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _variance_ratio(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """Counterfactual over observed variance of subgroup means, at worst."""
     found = _main_study(studies, setting, "total").column("variance_ratio", "basic")
-    yield Outcome("largest ratio", **_over_trainings(found), rule=rule("variance_ratio"))
+    yield Outcome.mean("largest ratio", found, rule("variance_ratio"))
 
 
-def _null_floor(claim: _Claim, studies: Studies, setting: str) -> Iterator[Outcome]:
+def _null_floor(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
     """What the null intervention does to the score, against what interventions do."""
     study = _main_study(studies, setting)
     ratio = study.column("null_abs", "basic") / study.column("D_abs", "basic")
-    yield Outcome("null / D_abs", **_over_trainings(ratio), rule=Rule(0))
+    yield Outcome.mean("null / D_abs", ratio, Rule(0))
 
 
-TESTS: Mapping[str, Callable[[_Claim, Studies, str], Iterator[Outcome]]] = {
+TESTS: Mapping[str, Callable[[_Claim, _Studies, str], Iterator[Outcome]]] = {
     test.__name__.removeprefix("_"): test
     for test in (
         _ctc, _ctc_difference, _gap_correlation, _score_gap_correlation, _calibration_truth,
@@ -329,7 +318,7 @@ TESTS: Mapping[str, Callable[[_Claim, Studies, str], Iterator[Outcome]]] = {
 }  # fmt: skip
 
 
-def outcomes(claim: _Claim, studies: Studies) -> Iterator[tuple[str, Outcome, list[float]]]:
+def outcomes(claim: _Claim, studies: _Studies) -> Iterator[tuple[str, Outcome, list[float]]]:
     """What a test found in each setting, and what it finds without each training in turn."""
     test, seeds = TESTS[claim["test"]], {seed for study in studies.values() for seed in study.seeds}
     fewer = [{key: s.without(seed) for key, s in studies.items()} for seed in sorted(seeds)]
@@ -339,13 +328,8 @@ def outcomes(claim: _Claim, studies: Studies) -> Iterator[tuple[str, Outcome, li
             yield setting, outcome, [float(found[i].values[0]) for found in others]
 
 
-def verdicts(studies: Studies, *, design: Path = DESIGN, only: str | None = None) -> pd.DataFrame:
-    """Test every claim of the design.
-
-    Args:
-        studies: The studies by setting, test set and effect.
-        design: The file of the design.
-        only: One claim by its name; by default all.
+def verdicts(studies: _Studies, *, design: Path = _DESIGN, only: str | None = None) -> pd.DataFrame:
+    """Test every claim of the design, or only one.
 
     Returns:
         A row for each part of each claim: ``claim, setting, item, paper, estimate, low, high,
@@ -362,9 +346,8 @@ def verdicts(studies: Studies, *, design: Path = DESIGN, only: str | None = None
             low, high = interval(found.values, rule=found.rule, reach=reach)
             threshold, above = _criterion(claim, found.item)
             row = {"claim": claim["id"], "setting": setting, "item": found.item}
-            row |= {"paper": found.paper, "estimate": float(found.values[0])}
-            row |= {"low": low, "high": high, "attainable": found.attainable}
-            row |= {"by_seed": tuple(found.by_seed), "threshold": threshold}
-            row |= {"direction": "above" if above else "below"}
+            row |= {"paper": found.paper, "estimate": float(found.values[0]), "low": low}
+            row |= {"high": high, "attainable": found.attainable, "by_seed": tuple(found.by_seed)}
+            row |= {"threshold": threshold, "direction": "above" if above else "below"}
             rows.append(row | {"verdict": verdict(claim, found.item, low, high, tied=found.tied)})
     return pd.DataFrame(rows)

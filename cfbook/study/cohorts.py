@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-import pandas as pd
 import torch
 
-from cfbook.study.presets import Preset
+from cfbook.study.presets import Preset, check_known
 from cfchest.balance import balanced
-from cfchest.cohorts import Seed, drop_age, drop_sex, natural, split
+from cfchest.cohorts import drop_age, drop_sex, natural, split
 from cfchest.data import Dataset, from_phantom
 from cfchest.folders import identity, radiographs
 from cfchest.phantom import COEFFICIENTS, HOSPITALS, Cohort, Phantom
@@ -19,9 +18,9 @@ from cfcore.checks import InputError
 
 Kind = Literal["balanced", "natural", "shares-sex", "shares-age"]
 
-IMAGES = Path("runs") / "cache"
+_IMAGES = Path("runs") / "cache"
 SHARED = 0.9  # the strength of a bias that a test set shares with training
-TOLERANCE = 0.01  # how far the prevalence of a balanced set may be from that of training
+_TOLERANCE = 0.01  # how far the prevalence of a balanced set may be from that of training
 
 
 def cohort_facts(hospital: str, preset: Preset | None = None) -> list[object]:
@@ -29,11 +28,7 @@ def cohort_facts(hospital: str, preset: Preset | None = None) -> list[object]:
 
     No patient is drawn and no image is decoded for it. The patients of the phantom are known by
     its coefficients, since its drawing is frozen, and a test keeps it so; real ones by
-    :func:`cfchest.folders.identity`.
-
-    Args:
-        hospital: The hospital, ``"C"`` or ``"M"``.
-        preset: Whose images they are; by default the phantom's.
+    :func:`cfchest.folders.identity`. Without a preset they are the phantom's.
     """
     if preset is None or preset.folders is None:
         return [asdict(COEFFICIENTS), asdict(HOSPITALS[hospital])]
@@ -49,26 +44,23 @@ def phantom_cohort(hospital: str, preset: Preset) -> Cohort:
     return Phantom(preset.size).sample(count, hospital=hospital, seed=preset.cohort)
 
 
-def all_images(hospital: str, preset: Preset) -> Dataset:
-    """All images of a hospital: rendered when asked for, or decoded once and read from a file."""
-    if preset.folders is None:
-        return from_phantom(phantom_cohort(hospital, preset))
-    data = radiographs(hospital, preset.folders, preset.size)
-    return data.cached(IMAGES.absolute(), workers=torch.get_num_threads())
-
-
 @cache
 def parts(hospital: str, preset: Preset) -> dict[str, Dataset]:
     """The patients of a hospital, split into ``train``, ``validation`` and ``test``.
 
-    No patient is in two of them. Sex, age and label of each image are known.
+    No patient is in two of them. Sex, age and label of each image are known. The phantom's images
+    are rendered when asked for, real ones decoded once and then read from a file.
 
     Example:
         >>> from cfbook.study.presets import preset
         >>> {name: len(part) for name, part in parts("C", preset("smoke")).items()}
         {'train': 800, 'validation': 200, 'test': 600}
     """
-    data = all_images(hospital, preset)
+    if preset.folders is None:
+        data = from_phantom(phantom_cohort(hospital, preset))
+    else:
+        data = radiographs(hospital, preset.folders, preset.size)
+        data = data.cached(_IMAGES.absolute(), workers=torch.get_num_threads())
     sizes = {name: getattr(preset, name) for name in ("train", "validation", "test")}
     shares = {name: size / sum(sizes.values()) for name, size in sizes.items()}
     tables = split(data.table, shares, seed=preset.cohort)
@@ -88,12 +80,8 @@ def held_out(hospital: str, preset: Preset, kind: Kind) -> Dataset:
     ================ ==========================================================================
 
     All have as many images as the balanced one, where there are so many. Of the several images of
-    a study one is used, as the paper counts studies.
-
-    Args:
-        hospital: Where the patients are, ``"C"`` or ``"M"``.
-        preset: The sizes: the balanced set has at most ``preset.patients`` images.
-        kind: Which test set.
+    a study one is used, as the paper counts studies. The balanced set has at most
+    ``preset.patients`` images.
 
     Example:
         >>> from cfbook.study.presets import preset
@@ -101,30 +89,15 @@ def held_out(hospital: str, preset: Preset, kind: Kind) -> Dataset:
         >>> len(data), data.table.groupby("sex").effusion.mean().round(3).tolist()
         (200, [0.32, 0.32])
     """
-    if kind not in get_args(Kind):
-        raise InputError(f"kind must be one of {', '.join(get_args(Kind))}, not {kind!r}")
+    check_known("kind", kind, get_args(Kind))
     train, _, test = parts(hospital, preset).values()
-    # The phantom has one image of each study.
-    per = None if preset.folders is None else "study"
-    table = balanced(
-        test.table,
-        seed=preset.cohort,
-        prevalence=train.table.effusion.mean(),
-        tolerance=TOLERANCE,
-        per=per,
-        n=preset.patients,
-    )
+    per = None if preset.folders is None else "study"  # the phantom has one image of each study
+    like = {"prevalence": train.table.effusion.mean(), "tolerance": _TOLERANCE}
+    table = balanced(test.table, seed=preset.cohort, per=per, n=preset.patients, **like)
     if kind == "balanced":
         return test.select(table)
-    rng = np.random.default_rng(preset.cohort)
-    pool = natural(_population(test.table, kind, seed=rng), seed=rng, per=per)
+    rng, pool = np.random.default_rng(preset.cohort), test.table
+    if drop := {"shares-sex": drop_sex, "shares-age": drop_age}.get(kind):
+        pool = drop(pool, SHARED, seed=rng)
+    pool = natural(pool, seed=rng, per=per)
     return test.select(natural(pool, seed=rng, n=min(len(table), len(pool))))
-
-
-def _population(table: pd.DataFrame, kind: Kind, *, seed: Seed) -> pd.DataFrame:
-    """Those of a test part from whom a test set is drawn: all, or those whom a bias leaves."""
-    if kind == "shares-sex":
-        return drop_sex(table, SHARED, seed=seed)
-    if kind == "shares-age":
-        return drop_age(table, SHARED, seed=seed)
-    return table

@@ -5,6 +5,7 @@ what the chapters need of them is kept: the estimate of every statistic of every
 suffices for tables and correlations; every claim with its interval; how sound each generator is.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -19,8 +20,8 @@ from cfbook.study.claims import TIED, read_design, verdict, verdicts
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
 from cfbook.study.presets import Preset
 from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
-from cfbook.study.runs import SETTINGS, PredictorId, Run, all_runs, find_generator, offsets
-from cfbook.study.statistics import KEYS, Study, empirical, study_predictions, study_run
+from cfbook.study.runs import KEYS, SETTINGS, PredictorId, Run, all_runs, find_generator, offsets
+from cfbook.study.statistics import Study, empirical, study_predictions, study_run
 from cfbook.theory.images import generator_noise
 from cfchest.graph import CHEST, paper_grid
 from cfchest.phantom.equations import fresh_detector
@@ -30,18 +31,17 @@ from cfcore.generator import Effect
 from cfcore.marginalise import marginalise
 from cfcore.predictions import Predictions
 from cfscm.model import DeepSCM
-from cfscm.networks import ImageNetwork
 from cfscm.soundness import soundness
-from cfscm.soundness.baselines import Derived
+from cfscm.soundness.baselines import Derived, Identity
+from cfscm.soundness.leak import leak_table
 
-TRIED = ("sex", "race", "age", "effusion")  # on which generators are made to intervene
 RESULTS = DATA / "results"
-ESTIMATES, CLAIMS = "learned_estimates.csv", "learned_claims.csv"
+_ESTIMATES, _CLAIMS = "learned_estimates.csv", "learned_claims.csv"
 SOUNDNESS, NOISE = "soundness.csv", "generator_noise.csv"
-READINGS = "generator_readings.csv"
-WHERE = ["generator", "setting", "testset", "effect", "q"]
+READINGS, LEAK = "generator_readings.csv", "leak.csv"
+_WHERE = ["generator", "setting", "testset", "effect", "q"]
 
-Key = tuple[str, str, Effect]
+_Key = tuple[str, str, Effect]
 
 
 def collect(
@@ -49,48 +49,39 @@ def collect(
 ) -> list[Path]:
     """Study runs of learned generators and write estimates and claims.
 
-    Args:
-        runs: The runs; those of one generator need not be all, claims about others are left out.
-        out: The folder to write to.
-        folder: Where predictions are looked for first.
-        replicates: How often to resample the patients.
+    The runs of one generator need not be all: claims about others are left out. Predictions are
+    looked for in a folder first.
     """
-    studies: dict[str, dict[Key, Study]] = {}
+    studies: dict[str, dict[_Key, Study]] = defaultdict(dict)
     estimates = []
     for run in runs:
         key = (run.setting, run.testset, run.effect)
         found = study_run(run, folder=folder, replicates=replicates)
-        studies.setdefault(run.generator, {})[key] = found
+        studies[run.generator][key] = found
         estimates.append(((run.generator, *key, "uniform"), found))
         if run.is_main:
             other = study_run(run, folder=folder, q="empirical", replicates=2)
             estimates.append(((run.generator, *key, "empirical"), other))
-    judged = [judge_known(found).assign(generator=name) for name, found in studies.items()]
-    return [
-        write_table(_estimates(estimates), out / ESTIMATES),
-        write_table(pd.concat(judged).drop(columns="by_seed"), out / CLAIMS),
-    ]
+    judged = [_judge_known(found).assign(generator=name) for name, found in studies.items()]
+    claims = pd.concat(judged).drop(columns="by_seed")
+    tables = {_ESTIMATES: _estimates(estimates), _CLAIMS: claims}
+    return [write_table(table, out / name) for name, table in tables.items()]
 
 
 def collect_kept(preset: Preset, out: Path, *, folder: Path = PredictorRecipe.committed) -> Path:
     """Add the empirical q to a table of estimates, with the weights that come with the project.
 
     All of :func:`collect` needs every predictor, and a training on another machine gives another
-    predictor. This needs none: it takes the first generator and the predictors that are kept, and
-    leaves out settings of which there are none.
-
-    Args:
-        preset: The sizes.
-        out: The folder of the table, which is written anew.
-        folder: Where predictors are kept.
+    predictor. This needs none: it takes the first generator and the predictors that are kept in a
+    folder, and leaves out settings of which there are none.
     """
-    frame, found = pd.read_csv(out / ESTIMATES), []
+    frame, found = pd.read_csv(out / _ESTIMATES), []
     for run in all_runs(preset, "learned-0"):
         if run.is_main and (given := _kept_predictions(run, folder)):
             key = (run.generator, run.setting, run.testset, run.effect, "empirical")
             found.append((key, study_predictions(empirical(given), replicates=2)))
     both = pd.concat([frame, _estimates(found)])
-    return write_table(both.drop_duplicates([*WHERE, *KEYS], keep="first"), out / ESTIMATES)
+    return write_table(both.drop_duplicates([*_WHERE, *KEYS], keep="first"), out / _ESTIMATES)
 
 
 def _kept_predictions(run: Run, folder: Path) -> dict[PredictorId, Predictions]:
@@ -105,11 +96,17 @@ def _kept_predictions(run: Run, folder: Path) -> dict[PredictorId, Predictions]:
     return found | offsets(found)
 
 
-def audited_readers(preset: Preset) -> dict[str, ImageNetwork]:
-    """The classifiers of effusion through which counterfactuals are compared with the truth."""
+def trial_terms(preset: Preset) -> dict[str, object]:
+    """How generators of a preset are tried, as options of :func:`cfscm.soundness.soundness`.
+
+    Counterfactuals are compared with the truth through the eyes of two classifiers of effusion.
+    """
+    strong = probes(preset)["effusion"].obtain()
     return {
-        "basic": PredictorRecipe(preset).obtain(),
-        "strong": probes(preset)["effusion"].obtain(),
+        "graph": CHEST,
+        "audited": {"basic": PredictorRecipe(preset).obtain(), "strong": strong},
+        "truth": phantom_cohort("C", preset).oracle,
+        "interventions": ("sex", "race", "age", "effusion"),
     }
 
 
@@ -129,32 +126,20 @@ def collect_soundness(
         seeds: The seeds of the generators.
         out: The folder to write to.
         patients: How many test patients, none of whom was seen in training.
-        noise_patients: How many of them to abduct several times.
-        draws: Draws of each patient's noise, for the generators' own noise.
+        noise_patients: How many of them to abduct several times, for the generators' own noise.
+        draws: How often.
     """
-    test, truth = parts("C", preset)["test"], phantom_cohort("C", preset).oracle
-    data, noise_data = test.take(range(patients)), test.take(range(noise_patients))
-    readers = {name: probe.obtain() for name, probe in probes(preset).items()}
-    audited, tried, noisy = audited_readers(preset), [], []
+    test, terms = parts("C", preset)["test"], trial_terms(preset)
+    data, more = test.take(range(patients)), test.take(range(noise_patients))
+    terms["classifiers"] = {name: probe.obtain() for name, probe in probes(preset).items()}
+    truth, audited, tables = terms["truth"], terms["audited"], {SOUNDNESS: [], NOISE: []}
     for seed in seeds:
-        model = GeneratorRecipe(preset, seed=seed).obtain()
-        table = soundness(
-            model,
-            data,
-            graph=CHEST,
-            classifiers=readers,
-            audited=audited,
-            truth=truth,
-            floor=Derived(truth, fresh_detector),
-            interventions=TRIED,
-        )
-        tried.append(table.assign(generator=f"learned-{seed}"))
-        noise = generator_noise(model, noise_data, audited, truth=truth, draws=draws)
-        noisy.append(noise.assign(generator=f"learned-{seed}"))
-    return [
-        write_table(pd.concat(tried), out / SOUNDNESS),
-        write_table(pd.concat(noisy), out / NOISE),
-    ]
+        model, name = GeneratorRecipe(preset, seed=seed).obtain(), f"learned-{seed}"
+        found = soundness(model, data, floor=Derived(truth, fresh_detector), **terms)
+        tables[SOUNDNESS].append(found.assign(generator=name))
+        found = generator_noise(model, more, audited, truth=truth, draws=draws)
+        tables[NOISE].append(found.assign(generator=name))
+    return [write_table(pd.concat(every), out / name) for name, every in tables.items()]
 
 
 def collect_readings(
@@ -164,30 +149,26 @@ def collect_readings(
 
     ``exogenous`` holds the code itself, ``regressed`` what the parents do not say of it: the same
     trainings, read in two ways. ``conditional`` has a prior of its own, learned in training.
-
-    Args:
-        preset: The sizes.
-        seeds: The seeds of the generators.
-        out: The folder to write to.
-        patients: How many validation patients.
     """
-    data, audited = parts("C", preset)["validation"].take(range(patients)), audited_readers(preset)
+    data, terms = parts("C", preset)["validation"].take(range(patients)), trial_terms(preset)
+    terms |= {"axioms": ["faithfulness"], "effects": ["direct"], "beside": ["identity"]}
     tried = []
     for seed, reading in product(seeds, ("exogenous", "regressed", "conditional")):
-        table = soundness(
-            _read_as(reading, preset, seed),
-            data,
-            graph=CHEST,
-            classifiers={},
-            audited=audited,
-            truth=phantom_cohort("C", preset).oracle,
-            interventions=TRIED,
-            axioms=["faithfulness"],
-            effects=["direct"],
-            beside=["identity"],
-        )
+        table = soundness(_read_as(reading, preset, seed), data, classifiers={}, **terms)
         tried.append(table.assign(reading=reading, seed=seed, patients=patients))
     return write_table(pd.concat(tried), out / READINGS)
+
+
+def collect_leak(preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 2000) -> Path:
+    """Probe the noise of generators, of the oracle, and the image itself, on test patients of C.
+
+    The ``image`` is what a generator that takes it for the noise has; see :func:`.leak_table`.
+    """
+    truth = phantom_cohort("C", preset).oracle
+    made = {f"learned-{seed}": GeneratorRecipe(preset, seed=seed).obtain() for seed in seeds}
+    made |= {"oracle": truth, "image": Identity(truth)}
+    data = parts("C", preset)["test"].take(range(patients))
+    return write_table(leak_table(made, data, graph=CHEST), out / LEAK)
 
 
 def _read_as(reading: str, preset: Preset, seed: int) -> DeepSCM:
@@ -200,7 +181,7 @@ def _read_as(reading: str, preset: Preset, seed: int) -> DeepSCM:
     return model
 
 
-def judge_known(studies: Mapping[Key, Study]) -> pd.DataFrame:
+def _judge_known(studies: Mapping[_Key, Study]) -> pd.DataFrame:
     """Judge the claims about which there are studies, and leave the others out."""
     known = []
     for claim in read_design()["claims"]:
@@ -220,16 +201,10 @@ def write_table(frame: pd.DataFrame, path: Path) -> Path:
 
 
 def _estimates(found: Iterable[tuple[tuple[str, ...], Study]]) -> pd.DataFrame:
-    """Studies as one table: a row for each predictor, a column for each statistic.
-
-    Args:
-        found: Each study with what it is of: generator, setting, test set, effect and q.
-    """
-    frames = []
-    for where, one in found:
-        frames.append(one.frame().assign(**dict(zip(WHERE, where, strict=True))))
-    table = pd.concat(frames)
-    return table[[*WHERE, *KEYS, *table.columns.difference([*WHERE, *KEYS], sort=False)]]
+    """Studies, with what they are of, as a table of predictors (rows) and statistics (columns)."""
+    frames = [one.frame().assign(**dict(zip(_WHERE, of, strict=True))) for of, one in found]
+    table, about = pd.concat(frames), [*_WHERE, *KEYS]
+    return table[[*about, *table.columns.difference(about, sort=False)]]
 
 
 def learned_studies(
@@ -242,37 +217,26 @@ def learned_studies(
 ) -> dict[str, Study]:
     """What each learned generator found on one test set: estimates without replicates.
 
-    Args:
-        setting: The name of the setting.
-        testset: The test set; by default that of the setting.
-        effect: ``"direct"`` or ``"total"``.
-        q: ``"uniform"`` or ``"empirical"``.
-        folder: Where the table is.
-
-    Returns:
-        By the name of the generator; none if there is no table, or nothing of this in it.
+    The test set is by default that of the setting. There are none if there is no table in the
+    folder, or nothing of this in it.
 
     Example:
         >>> found = learned_studies("C->C")
         >>> list(found), found["learned-0"].column("S_var", "basic").shape
         (['learned-0', 'learned-1', 'learned-2'], (3, 1))
     """
-    path = folder / ESTIMATES
-    if not path.is_file():
+    if not (folder / _ESTIMATES).is_file():
         return {}
-    frame = pd.read_csv(path)
+    frame = pd.read_csv(folder / _ESTIMATES)
     kept = [setting, testset or SETTINGS[setting].testset, effect, q]
-    frame = frame[(frame[WHERE[1:]] == kept).all(axis=1)]
+    frame = frame[(frame[_WHERE[1:]] == kept).all(axis=1)]
     return {str(name): _as_study(rows) for name, rows in frame.groupby("generator", sort=False)}
 
 
 def _as_study(rows: pd.DataFrame) -> Study:
     """Rows of the table of estimates as a study."""
-    members = tuple(
-        PredictorId(str(family), float(strength), int(seed))
-        for family, strength, seed in rows[KEYS].itertuples(index=False)
-    )
-    names = rows.columns.difference([*WHERE, *KEYS], sort=False)
+    members = tuple(PredictorId(*each) for each in rows[KEYS].itertuples(index=False))
+    names = rows.columns.difference([*_WHERE, *KEYS], sort=False)
     return Study(members, {name: rows[[name]].to_numpy(dtype=float) for name in names})
 
 
@@ -283,14 +247,11 @@ def learned_claims(*, folder: Path = RESULTS) -> pd.DataFrame:
     of the table that comes with the project are of an earlier rule, which resampled trainings: the
     predictions that they rest on were not kept.
 
-    Args:
-        folder: Where the tables are.
-
     Returns:
         Columns ``claim, setting, item, learned, learned low, learned high, learned verdict``: the
         interval reaches from the lowest lower to the highest upper end of any generator.
     """
-    frame = pd.read_csv(folder / CLAIMS)
+    frame = pd.read_csv(folder / _CLAIMS)
     claims = {claim["id"]: claim for claim in read_design()["claims"]}
     keys, ends = ["claim", "setting", "item"], ["learned low", "learned high"]
     found = frame.assign(tied=frame.verdict == TIED).groupby(keys, sort=False)
@@ -305,8 +266,6 @@ def learned_claims(*, folder: Path = RESULTS) -> pd.DataFrame:
 
 def learned_runs(preset: Preset, seeds: Iterable[int]) -> list[Run]:
     """The runs of learned generators: the first on all test sets, the others on the settings'."""
-    runs = []
-    for number, seed in enumerate(seeds):
-        every = list(all_runs(preset, f"learned-{seed}"))
-        runs += [run for run in every if run.testset == run.where.testset] if number else every
-    return runs
+    runs = [run for seed in seeds for run in all_runs(preset, f"learned-{seed}")]
+    first = runs[0].generator
+    return [run for run in runs if first == run.generator or run.testset == run.where.testset]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from cfbook.study.cohorts import parts
+from cfbook.study.presets import check_known
 from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
 from cfchest.cohorts import mask_labels
 from cfchest.data import Dataset
@@ -18,12 +19,12 @@ from cfscm.semisupervised import Labelled, SemiSupervised
 from cfscm.stages import START, Schedule, Stages
 from cfscm.training import FittingConfig
 
-Masking = Literal["variable", "row"]
-Trust = Literal["full", "entropy"]
-Gradient = Literal["whole", "earlier"]
+_Masking = Literal["variable", "row"]
+_Trust = Literal["full", "entropy"]
+_Gradient = Literal["whole", "earlier"]
 EARLIER = 2  # rows of a batch of which earlier trainings summed over the missing labels
 
-SCHEDULES: Mapping[str, Schedule] = {
+_SCHEDULES: Mapping[str, Schedule] = {
     "smoke": Schedule(
         InferenceConfig(width=8),
         FittingConfig(steps=40, batch=32, warmup=10, report=20),
@@ -73,26 +74,25 @@ class PartialRecipe(GeneratorRecipe):
     """
 
     fraction: float = 0.2
-    by: Masking = "variable"
+    by: _Masking = "variable"
     unlabelled: bool = True
-    trust: Trust = "full"
-    gradient: Gradient = "whole"
+    trust: _Trust = "full"
+    gradient: _Gradient = "whole"
     consistency: ConsistencyConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.preset.name not in SCHEDULES:
-            known = ", ".join(SCHEDULES)
+        if self.preset.name not in _SCHEDULES:
+            known = ", ".join(_SCHEDULES)
             raise InputError(f"preset {self.preset.name} has no schedule for this, only {known}")
-        for name, known in (("by", Masking), ("trust", Trust), ("gradient", Gradient)):
-            if (value := getattr(self, name)) not in get_args(known):
-                raise InputError(f"{name} is one of {get_args(known)}, not {value!r}")
+        for name, known in (("by", _Masking), ("trust", _Trust), ("gradient", _Gradient)):
+            check_known(name, getattr(self, name), get_args(known))
         if not 0 < self.fraction <= 1:
             raise InputError(f"the share of labels lies in (0, 1], not at {self.fraction}")
 
     @property
     def schedule(self) -> Schedule:
         """How long it learns, and what it minimises."""
-        known = SCHEDULES[self.preset.name]
+        known = _SCHEDULES[self.preset.name]
         return replace(known, objective=replace(known.objective, trusting=self.trust == "full"))
 
     @property
@@ -103,35 +103,31 @@ class PartialRecipe(GeneratorRecipe):
     @property
     def name(self) -> str:
         """What it is called in tables and files."""
-        only = "" if self.unlabelled else "-labelled-only"
-        only += "" if self.trust == "full" else f"-{self.trust}"
-        extra = "" if self.consistency is None else f"-cf{self.consistency.weight:g}"
-        audited = "-audited" if self.consistency is not None and self.consistency.audited else ""
-        share = f"{self.by}-{self.fraction:g}"
-        return f"partial-{self.hospital}-{share}{only}{extra}{audited}-seed{self.seed}"
+        words = ["partial", self.hospital, self.by, f"{self.fraction:g}"]
+        words += [] if self.unlabelled else ["labelled-only"]
+        words += [] if self.trust == "full" else [self.trust]
+        if self.consistency is not None:
+            words.append(f"cf{self.consistency.weight:g}")
+            words += ["audited"] if self.consistency.audited else []
+        return "-".join([*words, f"seed{self.seed}"])
 
     @property
     def facts(self) -> dict[str, object]:
         """All that decides the weights."""
-        facts = {
+        schedule, whole = asdict(_SCHEDULES[self.preset.name]), {"gradient": self.gradient}
+        if self.gradient == "earlier":  # which was no part of the name
+            schedule["objective"]["exact"], whole = EARLIER, {}
+        return whole | {
             "patients": PredictorRecipe(self.preset, self.hospital).digest,
             "image": asdict(self.preset.image),
             "mechanisms": asdict(self.preset.mechanisms),
-            "schedule": asdict(SCHEDULES[self.preset.name]),
+            "schedule": schedule,
             "consistency": None if self.consistency is None else asdict(self.consistency),
             "labels": [self.fraction, self.by, self.unlabelled, self.trust, self.seed],
         }
-        if self.gradient == "earlier":
-            facts["schedule"]["objective"]["exact"] = EARLIER
-        else:
-            facts["gradient"] = self.gradient
-        return facts
 
     def data(self) -> Dataset:
-        """The training patients, with labels hidden.
-
-        Without unlabelled images, those that have lost every label are left out.
-        """
+        """The training patients, labels hidden; without unlabelled ones if they are not used."""
         data, names = parts(self.hospital, self.preset)["train"], list(self.untrained().names)
         table = mask_labels(data.table, self.fraction, seed=self.seed, by=self.by, columns=names)
         if not self.unlabelled:
@@ -140,19 +136,17 @@ class PartialRecipe(GeneratorRecipe):
 
     def stages(self, path: Path, *, device: str = "cpu", progress: bool = False) -> Stages:
         """Its training before the first stage; regularisation begins with a trained generator."""
-        if self.consistency is None:
-            model = self.untrained()
-        else:
+        data, model = self.data(), self.untrained()
+        if self.consistency is not None:
             base = replace(self, consistency=None)
             model = base.obtain(cache=path.parent, device=device, progress=progress)
-        data = self.data()
         pa, images = {n: data.parents[n] for n in model.names}, self.seen(data)
         return Stages(model, images, pa, self.schedule, path, self.seed, device, progress)
 
-    def _trained(self, path: Path, *, device: str, progress: bool) -> tuple[DeepSCM, dict]:
+    def _trained(self, path: Path, **where: object) -> tuple[DeepSCM, dict]:
         if self.gradient == "earlier":
             raise InputError(f"{self.file} is not kept, and earlier gradients are not made again")
-        stages = self.stages(path, device=device, progress=progress)
+        stages = self.stages(path, **where)
         began = time.process_time()
         if self.consistency is None:
             stages.learn()

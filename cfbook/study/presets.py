@@ -3,7 +3,7 @@
 ``curve`` is for experiments that need many generators: small images, short trainings.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from cfchest.folders import Folders
@@ -23,20 +23,17 @@ class Preset:
     ``train``, ``validation`` and ``test`` are in proportion.
 
     Args:
-        name: What it is called.
-        size: Side of the images in pixels.
+        name, size: What it is called, and the side of the images in pixels.
         train: Training images, before any are dropped.
         validation: Images on which training stops.
         test: Images from which test sets are chosen.
         cohort: The seed of the patients.
-        network: What a predictor is made of.
-        training: How it is trained.
+        network, training: What a predictor is made of, and how it is trained.
         patients: About how many images a test set has; by default as many as there are.
         trainings: How often each predictor is trained, with the seeds 0, 1, ...
-        image: What the image mechanism of the generator is made of.
-        mechanisms: What the mechanisms of its parents are made of.
-        fitting: How it is trained.
-        objective: What its training minimises.
+        image, mechanisms: What the mechanisms of a generator are made of, for the image and for
+            its parents.
+        fitting, objective: How it is trained, and what its training minimises.
         folders: Where the real patients are; by default there are none, only the phantom's.
     """
 
@@ -62,57 +59,42 @@ class Preset:
 
 
 _IMAGE = ImageConfig(latents=(0, 0, 0), code=32, headroom=0.03, prior="regressed")
+_SMALL = {"size": 32, "latents": (0, 0)}
+_LATE = Labelled(start=4.0)
 
-PRESETS: Mapping[str, Preset] = {
-    "smoke": Preset(
-        "smoke",
-        32,
-        800,
-        200,
-        600,
+_ALL = (
+    Preset(
+        "smoke", 32, train=800, validation=200, test=600, patients=200,
         network=PredictorConfig("effusion", width=8),
         training=TrainingConfig(3),
-        patients=200,
-        image=ImageConfig(
-            size=32, widths=(16, 24), latents=(0, 0), code=8, embedding=16, prior="regressed"
-        ),
+        image=ImageConfig(widths=(16, 24), code=8, embedding=16, prior="regressed", **_SMALL),
         fitting=FittingConfig(steps=150, report=50),
     ),
-    "curve": Preset(
-        "curve",
-        32,
-        8_000,
-        1_000,
-        2_000,
-        image=replace(_IMAGE, size=32, widths=(32, 48), latents=(0, 0), code=24, embedding=32),
+    Preset(
+        "curve", 32, train=8_000, validation=1_000, test=2_000, objective=_LATE,
+        image=replace(_IMAGE, widths=(32, 48), code=24, embedding=32, **_SMALL),
         fitting=FittingConfig(steps=1_200, batch=32),
-        objective=Labelled(start=4.0),
     ),
-    "book": Preset(
-        "book",
-        64,
-        8_000,
-        1_000,
-        4_000,
-        patients=1_000,
+    Preset(
+        "book", 64, train=8_000, validation=1_000, test=4_000, patients=1_000, objective=_LATE,
         image=_IMAGE,
         fitting=FittingConfig(steps=5_000, batch=32),
-        objective=Labelled(start=4.0),
     ),
-    "paper": Preset(
-        "paper",
-        224,
-        70,
-        10,
-        20,
+    Preset(
+        "paper", 224, train=70, validation=10, test=20, folders=Folders(), objective=_LATE,
         network=PredictorConfig("effusion", "densenet121", width=64),
         training=TrainingConfig(epochs=20, learning_rate=1e-3, shift=8),
         image=replace(_IMAGE, size=224, widths=(64, 96, 128, 128), latents=(0, 0, 0, 0), code=64),
         fitting=FittingConfig(steps=60_000, batch=64, shift=7),
-        objective=Labelled(start=4.0),
-        folders=Folders(),
     ),
-}
+)  # fmt: skip
+PRESETS: Mapping[str, Preset] = {one.name: one for one in _ALL}
+
+
+def check_known(name: str, value: object, known: Iterable[str]) -> None:
+    """Refuse a value of something named that is none of the known ones."""
+    if value not in (known := tuple(known)):
+        raise InputError(f"{name} must be one of {', '.join(known)}, not {value!r}")
 
 
 def preset(name: str) -> Preset:
@@ -135,19 +117,15 @@ def preset(name: str) -> Preset:
 
 
 def on(name: str, data: Mapping[str, str], *, trainings: int = 3) -> Preset:
-    """A preset on the folders of real data, or on the phantom if there are none.
+    """A preset on folders of real data by their names in :class:`~cfchest.folders.Folders`.
 
-    Args:
-        name: The name of the preset.
-        data: Folders by their names in :class:`~cfchest.folders.Folders`.
-        trainings: How often each predictor is trained.
+    Without folders it is on the phantom.
 
     Example:
         >>> on("smoke", {}).folders is None, on("smoke", {"chexpert": "DIR"}).folders.chexpert
         (True, 'DIR')
     """
-    unknown = set(data) - {each.name for each in fields(Folders)}
-    if unknown:
+    if unknown := set(data) - {each.name for each in fields(Folders)}:
         raise InputError(f"there is no folder {sorted(unknown)[0]!r}", column="data")
     found = replace(preset(name), trainings=trainings)
     return replace(found, folders=Folders(**data)) if data else found

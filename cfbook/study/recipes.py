@@ -14,7 +14,7 @@ from torch import nn
 
 from cfbook.paths import DATA
 from cfbook.study.cohorts import cohort_facts, parts
-from cfbook.study.presets import Preset
+from cfbook.study.presets import Preset, check_known
 from cfchest.cohorts import drop_age, drop_sex, match_size
 from cfchest.data import Dataset, from_phantom
 from cfchest.folders import Folders
@@ -29,13 +29,13 @@ from cfscm.model import DeepSCM, load_model, save_model
 from cfscm.networks import ImageNetwork, PredictorConfig
 from cfscm.training import Images, TrainingConfig, fit, train
 
-Family = Literal["basic", "sex", "age", "control sex", "control age"]
-Module = TypeVar("Module", bound=nn.Module)
+_Family = Literal["basic", "sex", "age", "control sex", "control age"]
+_Module = TypeVar("_Module", bound=nn.Module)
 
-DECISIVE = ("name", "size", "train", "validation", "test", "cohort", "network", "training")
-"""What of a preset decides the weights of a predictor."""
-
-APART = 2  # added to the seed of the patients of probes: those of the experiments are other ones
+# What of a preset decides the weights of a predictor, and what else those of a generator.
+_DECISIVE = ("name", "size", "train", "validation", "test", "cohort", "network", "training")
+_GENERATING = ("image", "fitting", "mechanisms", "objective")
+_APART = 2  # added to the seed of the patients of probes: those of the experiments are other ones
 
 
 class Recipe:
@@ -69,7 +69,7 @@ class Recipe:
         return f"{size}{self.name}-{self.digest}.safetensors".replace(" ", "-")
 
 
-class NetworkRecipe(Recipe, Generic[Module]):
+class _NetworkRecipe(Recipe, Generic[_Module]):
     """How a network is trained, by the method ``_trained``, which also returns notes about it.
 
     Attributes:
@@ -100,17 +100,14 @@ class NetworkRecipe(Recipe, Generic[Module]):
         cache: Path | None = None,
         device: str = "cpu",
         progress: bool = False,
-    ) -> Module:
-        """The network: from the project's data, from earlier runs, or trained now.
+    ) -> _Module:
+        """The network, on the CPU: from the project's data, from earlier runs, or trained now.
 
         Args:
-            committed: The folder of those that come with the project, if it is another one.
-            cache: The folder of those that were trained here, if it is another one.
+            committed: Where to look first, if not in the folder of the project.
+            cache: Where to look then, and to keep it, if not in that of earlier runs.
             device: Where to train.
             progress: Whether to show progress bars while training.
-
-        Returns:
-            The network, on the CPU and in evaluation mode.
         """
         kept, path = (committed or self.committed) / self.file, (cache or self.cache) / self.file
         if kept.is_file():
@@ -120,7 +117,7 @@ class NetworkRecipe(Recipe, Generic[Module]):
         except (FileNotFoundError, InputError):  # never made, or not to its end
             return self.make(path, device=device, progress=progress).eval()
 
-    def make(self, path: Path, *, device: str = "cpu", progress: bool = False) -> Module:
+    def make(self, path: Path, *, device: str = "cpu", progress: bool = False) -> _Module:
         """Train the network and keep it at ``path``; checkpoints are beside it until the end."""
         check_place(path, self._sources)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,12 +131,12 @@ class NetworkRecipe(Recipe, Generic[Module]):
     def _sources(self) -> tuple[str, ...]:
         return () if self.folders is None else self.folders.restricted
 
-    def _keep(self, module: Module, path: Path, notes: dict[str, object]) -> None:
+    def _keep(self, module: _Module, path: Path, notes: dict[str, object]) -> None:
         save = networks.save if isinstance(module, ImageNetwork) else save_model
         save(module, path, seed=self.seed, notes=notes | marked(self._sources))
 
 
-class ReaderRecipe(NetworkRecipe[ImageNetwork]):
+class _ReaderRecipe(_NetworkRecipe[ImageNetwork]):
     """How a classifier of images is trained, on its ``data()``.
 
     Attributes:
@@ -152,20 +149,13 @@ class ReaderRecipe(NetworkRecipe[ImageNetwork]):
     network: PredictorConfig
     training: TrainingConfig
 
-    def _trained(self, path: Path, *, device: str, progress: bool) -> tuple[ImageNetwork, dict]:
+    def _trained(self, path: Path, **where: object) -> tuple[ImageNetwork, dict]:
         """Train it; if that fails, keep the best weights until then as ``*.failed.safetensors``."""
         name, both = self.network.variable, self.data()
         examples, validation = ((self.seen(d), d.parents[name]) for d in both)
         reader = networks.build(self.network, seed=self.seed, graph=CHEST)
-        epochs = train(
-            reader,
-            *examples,
-            validation=validation,
-            seed=self.seed,
-            config=self.training,
-            device=device,
-            progress=progress,
-        )
+        how = {"seed": self.seed, "config": self.training, **where}
+        epochs = train(reader, *examples, validation=validation, **how)
         history: list[dict[str, object]] = []
         notes = {"recipe": self.facts[0], "images": len(both[0]), "history": history}
         try:
@@ -179,7 +169,7 @@ class ReaderRecipe(NetworkRecipe[ImageNetwork]):
 
 
 @dataclass(frozen=True)
-class PredictorRecipe(ReaderRecipe):
+class PredictorRecipe(_ReaderRecipe):
     """How one predictor is made.
 
     Training stops on the unbiased validation part, whatever the bias of the training set.
@@ -206,55 +196,44 @@ class PredictorRecipe(ReaderRecipe):
 
     preset: Preset
     hospital: str = "C"
-    family: Family = "basic"
+    family: _Family = "basic"
     strength: float = 0.0
     seed: int = 0
     images: int | None = None
 
     committed: ClassVar[Path] = DATA / "predictors"
     cache: ClassVar[Path] = Path("runs") / "predictors"
+    network = property(lambda self: self.preset.network)
+    training = property(lambda self: self.preset.training)
 
     def __post_init__(self) -> None:
-        if self.family not in get_args(Family):
-            raise InputError(f"family must be one of {get_args(Family)}, not {self.family!r}")
-        if self.hospital not in HOSPITALS:
-            raise InputError(f"hospital must be one of {list(HOSPITALS)}, not {self.hospital!r}")
-        if self.family == "basic" and self.strength:
-            raise InputError(f"a basic predictor has no bias, but strength is {self.strength}")
-        if self.family != "basic" and not 0 < self.strength <= 1:
-            needs = f"bias by {self.family} needs a strength in (0, 1]"
-            raise InputError(f"{needs}, not {self.strength}")
-        if self.images is not None and self.images < 1:
-            raise InputError(f"{self.images} training images are too few")
+        family, strength, images = self.family, self.strength, self.images
+        check_known("family", family, get_args(_Family))
+        check_known("hospital", self.hospital, HOSPITALS)
         if self.seed < 0:
             raise InputError(f"a seed is 0 or more, not {self.seed}", column="seed")
-        if self.family != "basic" and self.images is not None:
+        if images is not None and images < 1:
+            raise InputError(f"{images} training images are too few")
+        if family == "basic" and strength:
+            raise InputError(f"a basic predictor has no bias, but strength is {strength}")
+        if family != "basic" and not 0 < strength <= 1:
+            raise InputError(f"bias by {family} needs a strength in (0, 1], not {strength}")
+        if family != "basic" and images is not None:
             raise InputError("only basic predictors are trained on a given number of images")
 
     @property
     def name(self) -> str:
         """What it is called in tables and files."""
-        bias = "" if self.family == "basic" else f"-{self.strength:g}"
+        bias = f"-{self.strength:g}" if self.strength else ""
         size = "" if self.images is None else f"-n{self.images}"
-        family = self.family.replace(" ", "-")
-        return f"{self.hospital}-{family}{bias}{size}-seed{self.seed}"
+        return f"{self.hospital}-{self.family}{bias}{size}-seed{self.seed}".replace(" ", "-")
 
     @property
     def facts(self) -> list[object]:
         """The recipe and the patients: nothing about test sets, folders and generators."""
         facts = asdict(self)
-        facts["preset"] = {name: facts["preset"][name] for name in DECISIVE}
+        facts["preset"] = {name: facts["preset"][name] for name in _DECISIVE}
         return [facts, *cohort_facts(self.hospital, self.preset)]
-
-    @property
-    def network(self) -> PredictorConfig:
-        """What it is made of."""
-        return self.preset.network
-
-    @property
-    def training(self) -> TrainingConfig:
-        """How it is trained."""
-        return self.preset.training
 
     def data(self) -> tuple[Dataset, Dataset]:
         """The patients it learns from, and those on whom training stops."""
@@ -264,21 +243,21 @@ class PredictorRecipe(ReaderRecipe):
 
     def training_table(self, table: pd.DataFrame) -> pd.DataFrame:
         """The rows of a training table that it keeps."""
-        if self.family.startswith("control "):
-            biased = replace(self, family=self.family.removeprefix("control "))
-            return match_size(table, len(biased.training_table(table)), seed=self.seed)
-        if self.family != "basic":
-            drop = {"sex": drop_sex, "age": drop_age}[self.family]
+        count, family = self.images, self.family
+        if drop := {"sex": drop_sex, "age": drop_age}.get(family):
             return drop(table, self.strength, seed=self.seed)
-        if self.images is None:
+        if family != "basic":
+            biased = replace(self, family=family.removeprefix("control "))
+            count = len(biased.training_table(table))
+        if count is None:
             return table
-        if self.images > len(table):
-            raise InputError(f"{self.images} training images asked for, {len(table)} are there")
-        return match_size(table, self.images, seed=self.seed)
+        if count > len(table):
+            raise InputError(f"{count} training images asked for, {len(table)} are there")
+        return match_size(table, count, seed=self.seed)
 
 
 @dataclass(frozen=True)
-class Probe(ReaderRecipe):
+class _Probe(_ReaderRecipe):
     """How a classifier of one parent is made, which no generator or audited predictor saw.
 
     Its patients are the phantom's, and others than those of the experiments.
@@ -298,7 +277,7 @@ class Probe(ReaderRecipe):
     images: int
     size: int
     cohort: int
-    network: PredictorConfig = field(default_factory=PredictorConfig)
+    network: PredictorConfig
     training: TrainingConfig = field(default_factory=TrainingConfig)
     hospital: str = "C"
     seed: int = 100
@@ -325,24 +304,24 @@ class Probe(ReaderRecipe):
         return data.take(range(self.images)), data.take(range(self.images, count))
 
 
-def probes(preset: Preset) -> Mapping[str, Probe]:
+def probes(preset: Preset) -> Mapping[str, _Probe]:
     """The probes of a preset, by what they read: sex, age, race and effusion.
 
     That of effusion is wider than the audited predictors and learns from three times as many
     images: the stronger of the two through whose eyes a counterfactual is compared with the truth.
     """
-    where, width = (preset.size, preset.cohort + APART), preset.network.width
+    where, width = (preset.size, preset.cohort + _APART), preset.network.width
     made = {
-        name: Probe(name, preset.train, *where, PredictorConfig(name, width=width))
+        name: _Probe(name, preset.train, *where, PredictorConfig(name, width=width))
         for name in ("sex", "age", "race")
     }
     strong = PredictorConfig("effusion", width=2 * width)
     training = TrainingConfig(preset.training.epochs)
-    return made | {"effusion": Probe("effusion", 3 * preset.train, *where, strong, training)}
+    return made | {"effusion": _Probe("effusion", 3 * preset.train, *where, strong, training)}
 
 
 @dataclass(frozen=True)
-class GeneratorRecipe(NetworkRecipe[DeepSCM]):
+class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
     """How one generator is made; a training that was killed goes on from its last checkpoint.
 
     Args:
@@ -373,25 +352,18 @@ class GeneratorRecipe(NetworkRecipe[DeepSCM]):
     @property
     def facts(self) -> object:
         """All that decides the weights."""
-        configs = (getattr(self.preset, n) for n in ("image", "fitting", "mechanisms", "objective"))
-        patients = PredictorRecipe(self.preset, self.hospital).digest
-        return [patients, self.seed, *map(asdict, configs)]
+        configs = [asdict(getattr(self.preset, name)) for name in _GENERATING]
+        return [PredictorRecipe(self.preset, self.hospital).digest, self.seed, *configs]
 
     def untrained(self) -> DeepSCM:
         """The generator before its first step."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             image = ImageMechanism(self.preset.image)
-        return DeepSCM(
-            image,
-            graph=CHEST,
-            mechanisms=self.preset.mechanisms,
-            target="effusion",
-            inference=self.inference,
-            seed=self.seed,
-        )
+        made = {"mechanisms": self.preset.mechanisms, "inference": self.inference}
+        return DeepSCM(image, graph=CHEST, target="effusion", seed=self.seed, **made)
 
-    def _trained(self, path: Path, *, device: str, progress: bool) -> tuple[DeepSCM, dict]:
+    def _trained(self, path: Path, **where: object) -> tuple[DeepSCM, dict]:
         """Train the parents on all that is recorded of them, the image where all are recorded."""
         model, data = self.untrained(), parts(self.hospital, self.preset)["train"]
         whole = data.select(data.table[data.table[list(model.names)].notna().all(axis=1)])
@@ -399,18 +371,9 @@ class GeneratorRecipe(NetworkRecipe[DeepSCM]):
             raise InputError("no training image has all parents: lung sizes come from masks")
         likelihood = model.fit_parents({n: data.parents[n] for n in model.names}, seed=self.seed)
         images, c = self.seen(whole), model.encode({n: whole.parents[n] for n in model.names})
-        steps = fit(
-            model.image,
-            images,
-            c,
-            seed=self.seed,
-            objective=self.preset.objective,
-            config=self.preset.fitting,
-            checkpoint=path.with_name(f"{path.stem}.checkpoint.safetensors"),
-            device=device,
-            progress=progress,
-        )
-        history = [asdict(step) for step in steps]
+        where["checkpoint"] = path.with_name(f"{path.stem}.checkpoint.safetensors")
+        how = {"objective": self.preset.objective, "config": self.preset.fitting, **where}
+        history = [asdict(step) for step in fit(model.image, images, c, seed=self.seed, **how)]
         model.image.centre(images, c)
         notes = {"recipe": self.name, "negative log-likelihood": likelihood, "history": history}
         return model, notes

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 
 from cfbook.paths import DATA, data_file
 from cfbook.study.cohorts import Kind, held_out, phantom_cohort
-from cfbook.study.presets import Preset
+from cfbook.study.presets import Preset, check_known
 from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, Recipe
-from cfchest.data import Dataset
 from cfchest.graph import paper_grid
 from cfchest.offsets import offset
 from cfcore import __version__
@@ -27,14 +26,14 @@ from cfscm.weights import commit
 
 BETAS = (0.5, 1.0, 2.0)
 STRENGTHS = (0.8, 0.9, 0.95)
+KEYS = ["family", "strength", "seed"]
+"""The columns of a table that tell predictors apart."""
+_COMMITTED = DATA / "predictions"
+_FILLED = Path("runs") / "predictions"
+_MOST = 20  # trainings that a kept table is looked for with
 
-COMMITTED = DATA / "predictions"
-FILLED = Path("runs") / "predictions"
-MOST = 20  # trainings that a kept table is looked for with
 
-
-@dataclass(frozen=True)
-class Setting:
+class _Setting(NamedTuple):
     """One of the paper's settings.
 
     Attributes:
@@ -49,20 +48,15 @@ class Setting:
     testset: Kind
     shared: tuple[Kind, ...] = ()
 
-    @property
-    def testsets(self) -> tuple[Kind, ...]:
-        """All its test sets, its own first."""
-        return self.testset, *self.shared
 
-
-SETTINGS: Mapping[str, Setting] = {
-    "C->C": Setting("C", "C", "balanced", ("shares-sex", "shares-age")),
-    "M->M": Setting("M", "M", "balanced", ("shares-sex", "shares-age")),
-    "C->M": Setting("C", "M", "natural"),
+SETTINGS: Mapping[str, _Setting] = {
+    "C->C": _Setting("C", "C", "balanced", ("shares-sex", "shares-age")),
+    "M->M": _Setting("M", "M", "balanced", ("shares-sex", "shares-age")),
+    "C->M": _Setting("C", "M", "natural"),
 }
 
 
-def find_setting(name: str) -> Setting:
+def find_setting(name: str) -> _Setting:
     """A setting by its name.
 
     Example:
@@ -124,11 +118,10 @@ class Run(Recipe):
     generator: str = "oracle"
 
     def __post_init__(self) -> None:
-        if self.testset not in (known := self.where.testsets):
+        if self.testset not in (known := (self.where.testset, *self.where.shared)):
             tested = f"setting {self.setting} is tested on {', '.join(known)}"
             raise InputError(f"{tested}, not {self.testset!r}")
-        if self.effect not in get_args(Effect):
-            raise InputError(f"effect must be one of {get_args(Effect)}, not {self.effect!r}")
+        check_known("effect", self.effect, get_args(Effect))
 
     @property
     def name(self) -> str:
@@ -137,7 +130,7 @@ class Run(Recipe):
         return f"{self.setting.replace('->', '-')} {self.testset} {self.effect}{by}"
 
     @property
-    def where(self) -> Setting:
+    def where(self) -> _Setting:
         """The setting itself."""
         return find_setting(self.setting)
 
@@ -159,16 +152,14 @@ class Run(Recipe):
         bias only.
         """
         controlled = () if self.effect == "total" else STRENGTHS if self.is_main else STRENGTHS[-1:]
-        made = {}
-        for seed in range(self.preset.trainings):
-            chain = [("basic", 0.0)]
-            for family, strength in product(self.families, STRENGTHS):
-                chain.append((family, strength))
-                chain += [(f"control {family}", strength)] if strength in controlled else []
-            for kind, strength in chain:
-                recipe = PredictorRecipe(self.preset, self.where.train, kind, strength, seed)
-                made[PredictorId(kind, strength, seed)] = recipe
-        return made
+        kinds = [("basic", 0.0)]
+        for family, strength in product(self.families, STRENGTHS):
+            kinds.append((family, strength))
+            kinds += [(f"control {family}", strength)] if strength in controlled else []
+        return {
+            PredictorId(*kind, seed): PredictorRecipe(self.preset, self.where.train, *kind, seed)
+            for seed, kind in product(range(self.preset.trainings), kinds)
+        }
 
     def learned(self) -> GeneratorRecipe | None:
         """How its generator is made, if it is one of ours; always from hospital C."""
@@ -181,9 +172,10 @@ class Run(Recipe):
         grid = {name: values.tolist() for name, values in paper_grid().values.items()}
         made = {member.name: recipe.digest for member, recipe in self.recipes().items()}
         tested, learned = PredictorRecipe(self.preset, self.where.test).digest, self.learned()
-        facts = [tested, self.preset.patients, self.setting, self.testset, self.effect, grid, made]
-        facts += [] if self.generator == "oracle" else [self.generator]
-        return facts + ([] if learned is None else [learned.digest])
+        by = [] if self.generator == "oracle" else [self.generator]
+        by += [] if learned is None else [learned.digest]
+        where = [self.preset.patients, self.setting, self.testset, self.effect]
+        return [tested, *where, grid, made, *by]
 
 
 def find_generator(run: Run) -> Generator:
@@ -199,7 +191,7 @@ def find_generator(run: Run) -> Generator:
 def all_runs(preset: Preset, generator: str = "oracle") -> Iterator[Run]:
     """Every marginalisation of the experiments: settings, shared shortcuts, total effects."""
     for name, setting in SETTINGS.items():
-        for testset in setting.testsets:
+        for testset in (setting.testset, *setting.shared):
             yield Run(preset, name, testset, generator=generator)
         yield Run(preset, name, setting.testset, "total", generator)
 
@@ -219,7 +211,9 @@ def fill(
     max_images: int = MAX_IMAGES,
     progress: bool = False,
 ) -> Path:
-    """Marginalise the predictors of a run over its test set, and keep the result.
+    """Marginalise the predictors of a run over its test set, and keep the result in a file.
+
+    What is needed to make the predictions again is kept with them.
 
     Args:
         run: The run.
@@ -230,9 +224,6 @@ def fill(
         device: Where to compute.
         max_images: Images in flight.
         progress: Whether to show a progress bar.
-
-    Returns:
-        The file.
     """
     generator = find_generator(run) if generator is None else generator
     made, shards = run.recipes(), out.with_suffix(".shards")
@@ -241,18 +232,12 @@ def fill(
         for member, recipe in made.items()
     }
     data = held_out(run.where.test, run.preset, run.testset)
-    found = marginalise(
-        generator,
-        readers,
-        data,
-        paper_grid(),
-        effect=run.effect,
-        device=device,
-        max_images=max_images,
-        resume_dir=shards,
-        progress=progress,
-        provenance=_provenance(run, generator, data),
-    )
+    source = {"run": run.name, "preset": run.preset.name, "generator": type(generator).__name__}
+    source |= {"table": fingerprint(data.table)[:12], "commit": commit()}
+    source["versions"] = {"cfcore": __version__, "torch": torch.__version__}
+    how = {"effect": run.effect, "device": device, "max_images": max_images, "progress": progress}
+    how |= {"resume_dir": shards, "provenance": source}
+    found = marginalise(generator, readers, data, paper_grid(), **how)
     for member, recipe in made.items():
         given = found[member.name]
         facts = given.provenance | asdict(member) | {"recipe": recipe.digest}
@@ -262,60 +247,36 @@ def fill(
     return out
 
 
-def _provenance(run: Run, generator: Generator, data: Dataset) -> dict[str, object]:
-    """What is needed to make the predictions of a run again, but for the predictors."""
-    return {
-        "run": run.name,
-        "preset": run.preset.name,
-        "generator": type(generator).__name__,
-        "table": fingerprint(data.table)[:12],
-        "commit": commit(),
-        "versions": {"cfcore": __version__, "torch": torch.__version__},
-    }
-
-
 def predictions(run: Run, *, folder: Path | None = None) -> dict[PredictorId, Predictions]:
     """The predictions of a run, with the logit offsets: read if they are there, else computed.
 
-    Where the same run is kept with more trainings, its first ones are taken.
-
-    Args:
-        run: The run.
-        folder: Where to look first, by default in the data of the project.
-
-    Returns:
-        The predictions by predictor.
+    Where the same run is kept with more trainings, its first ones are taken. A folder is looked
+    into first, by default that in the data of the project.
 
     Raises:
         InputError: If the run is one of the book, and the installed package came without its data.
     """
-    path = kept_file(run, (folder or COMMITTED, FILLED))
+    path = _kept_file(run, (folder or _COMMITTED, _FILLED))
     if path is None and folder is None and run.preset.folders is None and run.preset.name == "book":
         data_file("predictions")
-    bundle = load_all(path or fill(run, FILLED / run.file))
-    found = {}
-    for given in bundle.values():
-        facts = given.provenance
-        if facts["seed"] < run.preset.trainings:
-            found[PredictorId(facts["family"], facts["strength"], facts["seed"])] = given
+    bundle = load_all(path or fill(run, _FILLED / run.file)).values()
+    who = [PredictorId(*(each.provenance[key] for key in KEYS)) for each in bundle]
+    every = zip(who, bundle, strict=True)
+    found = {member: given for member, given in every if member.seed < run.preset.trainings}
     return found | offsets(found) if "sex" in run.families else found
 
 
-def kept_file(run: Run, places: Sequence[Path]) -> Path | None:
+def _kept_file(run: Run, places: Sequence[Path]) -> Path | None:
     """The file of a run, or of the same run with more trainings; None if no place has one."""
-    for trainings in range(run.preset.trainings, max(run.preset.trainings, MOST) + 1):
+    for trainings in range(run.preset.trainings, max(run.preset.trainings, _MOST) + 1):
         file = replace(run, preset=replace(run.preset, trainings=trainings)).file
-        for place in places:
-            if (place / file).is_file():
-                return place / file
+        if found := [place / file for place in places if (place / file).is_file()]:
+            return found[0]
     return None
 
 
 def offsets(found: Mapping[PredictorId, Predictions]) -> dict[PredictorId, Predictions]:
     """The predictors with logit offsets, derived from the unbiased ones among some."""
-    return {
-        PredictorId("logit", beta, member.seed): offset(given, beta)
-        for member, given in found.items()
-        if member.family == "basic"
-        for beta in BETAS
-    }
+    basic = [(member.seed, given) for member, given in found.items() if member.family == "basic"]
+    both = product(basic, BETAS)
+    return {PredictorId("logit", beta, seed): offset(given, beta) for (seed, given), beta in both}

@@ -17,12 +17,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from cfbook.study.presets import check_known
 from cfbook.study.rules import rule, training_reach
-from cfbook.study.runs import PredictorId, Run, predictions
+from cfbook.study.runs import KEYS, PredictorId, Run, predictions
 from cfbook.theory.estimators import observational_mean
 from cfchest.cohorts import AGE_GROUPS, age_group
 from cfchest.graph import CHEST
-from cfcore.checks import InputError
 from cfcore.evaluation import check_options
 from cfcore.intervals import Rule, interval
 from cfcore.interventions import Grid
@@ -34,7 +34,6 @@ from cfcore.resampling import Resampling, check_resampling, replicate
 
 _BINS = 10
 _SMALLEST = 10  # members of a subgroup whose mean is estimated
-KEYS = ["family", "strength", "seed"]
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,8 @@ class Study:
     ) -> tuple[float, float, float]:
         """A statistic of several predictors, with its interval over patients and trainings.
 
-        Args:
-            statistic: Computes it from the trainings of a study, shape (1 + B,).
-            rule: How its interval is made.
-
-        Returns:
-            The estimate, the lower and the upper end.
+        It is computed from the trainings of a study, shape (1 + B,). Returns the estimate, the
+        lower and the upper end.
         """
         values, seeds = statistic(self), self.seeds
         left_out = [statistic(self.without(seed))[0] for seed in seeds] if len(seeds) > 1 else []
@@ -104,9 +99,6 @@ class Study:
     def summary(self, statistics: Sequence[str] | None = None) -> pd.DataFrame:
         """Mean over trainings, their spread, and an interval, for each kind of predictor.
 
-        Args:
-            statistics: Which; by default all.
-
         Returns:
             Columns ``family, strength, metric, mean, spread, low, high, doubtful``: the spread is
             the standard deviation between trainings, unknown (NaN) of one; the interval is that of
@@ -114,15 +106,14 @@ class Study:
             is doubtful if it holds the truth too seldom with so few patients.
         """
         rows = []
-        for name, (family, strength) in product(statistics or self.values, self.kinds):
-            values = self.column(name, family, strength)
+        for name, kind in product(statistics or self.values, self.kinds):
+            values, own = self.column(name, *kind), rule(name)
             trained = values[:, 0]
             spread = trained.std(ddof=1) if len(trained) > 1 else np.nan
             left_out = (trained.sum() - trained) / max(1, len(trained) - 1)  # means of the others
-            reach = training_reach(left_out)
-            ends = interval(values.mean(axis=0), rule=rule(name), reach=reach)
-            doubtful = self.patients < rule(name).doubtful
-            rows.append((family, strength, name, trained.mean(), spread, *ends, doubtful))
+            ends = interval(values.mean(axis=0), rule=own, reach=training_reach(left_out))
+            doubtful = self.patients < own.doubtful
+            rows.append((*kind, name, trained.mean(), spread, *ends, doubtful))
         names = ("family", "strength", "metric", "mean", "spread", "low", "high", "doubtful")
         return pd.DataFrame(rows, columns=names)
 
@@ -148,14 +139,10 @@ def study_predictions(
         replicates: How often to resample the patients.
         rank_replicates: How many of these to use for the rank metrics.
         seed: The seed of the resampling.
-
-    Returns:
-        The study.
     """
     first = next(iter(given.values()))
-    sampling = check_resampling(
-        len(first), first.patient, replicates, rank_replicates, level=0.95, seed=seed
-    )
+    often = (replicates, rank_replicates)
+    sampling = check_resampling(len(first), first.patient, *often, level=0.95, seed=seed)
     weight = torch.cat(list(sampling.counts()))[:, sampling.code].double()
     weight = torch.cat((torch.ones_like(weight[:1]), weight))  # (1 + B, N)
     few = weight[: 1 + sampling.rank_replicates]
@@ -180,15 +167,12 @@ def study_run(
     Args:
         run: The run.
         folder: Where predictions are looked for first, by default in the data of the project.
-        q: ``"uniform"``, or ``"empirical"``: each world counts as many patients are nearest to it.
+        q: ``"uniform"``, or ``"empirical"``: each world is weighted by how many patients are
+            nearest to it.
         replicates: How often to resample the patients.
-
-    Returns:
-        The study.
     """
+    check_known("q", q, ("uniform", "empirical"))
     found = predictions(run, folder=Path(folder) if folder else None)
-    if q not in ("uniform", "empirical"):
-        raise InputError(f"q is uniform or empirical, not {q!r}")
     return study_predictions(found if q == "uniform" else empirical(found), replicates=replicates)
 
 
@@ -210,12 +194,10 @@ def areas(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     age = torch.tensor(age_group(pd.Series(pa["age"].numpy())).to_numpy())
     strata = {name: (pa[name], len(CHEST[name].values)) for name in ("sex", "race")}
     strata["age"] = (age, len(AGE_GROUPS))
+    every = {name: stratified_auc(score, y, *own, weight) for name, own in strata.items()}
     found = {"AUC": auc(score, y, weight)}
-    for name, (group, groups) in strata.items():
-        by_group = stratified_auc(score, y, group, groups, weight)
-        found[f"gap_{name}"] = worst_gap(by_group)
-        if name == "sex":
-            found["AUC_men"], found["AUC_women"] = by_group
+    found |= {f"gap_{name}": worst_gap(by_group) for name, by_group in every.items()}
+    found["AUC_men"], found["AUC_women"] = every["sex"]
     return {name: values.numpy() for name, values in found.items()}
 
 
@@ -257,13 +239,10 @@ def worst_gap(area: Tensor) -> Tensor:
 
 def responses(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     """How the score answers to attributes, counterfactually and between groups, (1 + B,) each."""
-    p, observed, null = (
-        logit.double().sigmoid() for logit in (given.logit_cf, given.logit_obs, given.logit_null)
-    )
-    rows = {
-        f"S_var_{name}": attribute_variance.by_patient(p, given.q, values)
-        for name, values in given.grid.items()
-    }
+    logits = (given.logit_cf, given.logit_obs, given.logit_null)
+    p, observed, null = (logit.double().sigmoid() for logit in logits)
+    by_patient, grid = attribute_variance.by_patient, given.grid
+    rows = {f"S_var_{name}": by_patient(p, given.q, values) for name, values in grid.items()}
     rows["null_flip"] = ((observed > 0.5) != (null > 0.5)).double()
     rows["null_abs"] = (observed - null).abs()
     share = weight / weight.sum(dim=1, keepdim=True)
@@ -284,10 +263,7 @@ def pooled_calibration(p: Tensor, y: Tensor, q: Tensor, share: Tensor) -> Tensor
         p: Counterfactual probabilities, shape (N, K).
         y: Labels, shape (N,).
         q: Intervention probabilities, shape (K,).
-        share: Shares :math:`w` of the patients in each sample, shape (B, N).
-
-    Returns:
-        The error in each sample, shape (B,).
+        share: Shares :math:`w` of the patients in each sample, shape (B, N); the errors are (B,).
     """
     excess = (y[:, None].double() - p) * q.double()
     sums = torch.zeros(len(p), _BINS, dtype=torch.float64)
@@ -300,15 +276,9 @@ def _variance_gain(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
 
     A subgroup is the patients nearest to one intervention of the grid. Its mean score is estimated
     from its members as observed, or from everyone in that world
-    (:func:`~cfbook.theory.estimators.observational_mean`, of which everyone is a member).
-
-    Args:
-        given: The predictions.
-        weight: How often each patient is in each sample, shape (B, N).
-
-    Returns:
-        ``variance_ratio``, the largest over the subgroups of ten members or more in each sample,
-        shape (B,): where the gain is least.
+    (:func:`~cfbook.theory.estimators.observational_mean`, of which everyone is a member). The
+    ``variance_ratio`` is the largest over the subgroups of ten members or more in each sample,
+    shape (B,): where the gain is least.
     """
     largest = np.full(len(weight), np.nan)
     if given.draws:
@@ -324,24 +294,12 @@ def _variance_gain(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     return {"variance_ratio": largest}
 
 
-def _score_gap(
-    observed: Tensor, y: Tensor, groups: tuple[Tensor, Tensor], weight: Tensor
-) -> Tensor:
-    """How far apart the mean scores of two groups are within a label, averaged over the labels.
-
-    Args:
-        observed: Observed scores, shape (N,).
-        y: Labels, shape (N,).
-        groups: Who is in the first group and who in the second, each of shape (N,).
-        weight: How often each patient is in each sample, shape (B, N).
-
-    Returns:
-        The gap in each sample, shape (B,).
-    """
+def _score_gap(score: Tensor, y: Tensor, groups: tuple[Tensor, Tensor], weight: Tensor) -> Tensor:
+    """How far apart the mean scores of two groups are within a label, averaged over the labels."""
     gaps = []
     for label in (0, 1):
         both = [((y == label) & group).nonzero()[:, 0] for group in groups]
-        first, second = (mean_score(weight[:, rows], observed[rows]) for rows in both)
+        first, second = (mean_score(weight[:, rows], score[rows]) for rows in both)
         gaps.append(first - second)
     return (sum(gaps) / 2).abs()
 

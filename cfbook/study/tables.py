@@ -1,6 +1,6 @@
 """The paper's tables, in its rows and columns: as printed, and as found here."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import fill
 from typing import Literal
 
@@ -16,8 +16,8 @@ from cfcore.intervals import DAGGER
 WIDTH = 64
 _WHICH = {"marg": "marginalised", "orig": "original"}
 _SHORT = {f"R_CVaR_{level}": f"CVaR{level[1:]}" for level in ("0.50", "0.25", "0.10")}
-_SHORT |= {"abs_rank_change": "|dr|", "total effect": "total"}
-_SHORT |= {"uniform q": "uniform", "empirical q": "empir."}
+_SHORT |= {"abs_rank_change": "|dr|", "total effect": "total", "uniform q": "uniform"}
+_SHORT["empirical q"] = "empir."
 
 _PaperTable = Literal["risk", "calibration", "stability"]
 Tables = Mapping[str, pd.DataFrame]
@@ -41,35 +41,23 @@ def row_label(family: str, strength: float) -> str:
     return f"logit +{strength:g}" if family == "logit" else f"{family} {strength:.2f}"
 
 
-def labels(kinds: Iterable[tuple[str, float]]) -> pd.Index:
-    """The names of several predictors."""
-    return pd.Index([row_label(*kind) for kind in kinds], name="predictor")
+def _labelled(table: pd.DataFrame) -> pd.DataFrame:
+    """A table by family and strength under the names of the predictors."""
+    return table.set_axis(pd.Index([row_label(*kind) for kind in table.index], name="predictor"))
 
 
 def _by_kind(
     summary: pd.DataFrame, value: str, columns: Sequence[str], *, controls: bool = False
 ) -> pd.DataFrame:
-    """A column of a summary as a table, with a row for each predictor in the order of the paper.
-
-    Args:
-        summary: What :meth:`cfbook.study.statistics.Study.summary` returns.
-        value: The column.
-        columns: The statistics, such as ``METRICS["risk"]``.
-        controls: Whether to add the controls of the biased predictors.
-    """
+    """A column of a summary as a table of statistics, predictors in the order of the paper."""
     table = summary.pivot(index=["family", "strength"], columns="metric", values=value)
     rows = [kind for kind in (*ROWS, *_CONTROLS * controls) if kind in table.index]
-    return table.loc[rows, list(columns)].set_axis(labels(rows)).rename_axis(columns=None)
+    return _labelled(table.loc[rows, list(columns)]).rename_axis(columns=None)
 
 
 def means(study: Study, columns: Sequence[str], *, controls: bool = False) -> pd.DataFrame:
     """Means over the trainings, a row for each predictor, and for the controls if asked for."""
     return _by_kind(study.summary(columns), "mean", columns, controls=controls)
-
-
-def spreads(study: Study, columns: Sequence[str]) -> pd.DataFrame:
-    """Standard deviations between the trainings, NaN of one, in the rows and columns of `means`."""
-    return _by_kind(study.summary(columns), "spread", columns)
 
 
 def intervals(study: Study, columns: Sequence[str]) -> pd.DataFrame:
@@ -78,22 +66,18 @@ def intervals(study: Study, columns: Sequence[str]) -> pd.DataFrame:
     A dagger marks intervals that :data:`cfcore.intervals.NOTE` is about.
     """
     summary = study.summary(columns)
-    numbers = summary[["mean", "low", "high", "doubtful"]].itertuples(index=False)
-    summary["text"] = [
-        f"{mean:.3f} [{low:.3f}, {high:.3f}]{DAGGER if doubtful else ''}"
-        for mean, low, high, doubtful in numbers
-    ]
-    return _by_kind(summary, "text", columns)
+    numbers = summary[["mean", "low", "high"]].itertuples(index=False)
+    words = pd.Series(["{:.3f} [{:.3f}, {:.3f}]".format(*three) for three in numbers])
+    marks = summary.doubtful.map({True: DAGGER, False: ""})
+    return _by_kind(summary.assign(text=words + marks), "text", columns)
 
 
 def counted(study: Study, columns: Sequence[str]) -> pd.DataFrame:
     """Means over the trainings, with a last row of correct transition counts."""
-    table = means(study, columns)
-    families = [family for family in STEPS if (family, STEPS[family][0]) in study.kinds]
-    table.loc["CTC"] = [
-        float("nan") if name in _FLOOR else transitions(study, name, families)[:, 0].mean()
-        for name in columns
-    ]
+    table, none = means(study, columns), float("nan")
+    chains = [family for family in STEPS if (family, STEPS[family][0]) in study.kinds]
+    counts = (none if c in _FLOOR else transitions(study, c, chains)[:, 0].mean() for c in columns)
+    table.loc["CTC"] = list(counts)
     return table
 
 
@@ -112,13 +96,7 @@ def _learned_by(found: Mapping[str, Study]) -> str:
 def learned_tables(
     table: Callable[[Study], pd.DataFrame], setting: str, testset: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """A table as learned generators find it, averaged over them, under a line that says so.
-
-    Args:
-        table: What makes the table of one study.
-        setting: The name of the setting.
-        testset: The test set; by default that of the setting.
-    """
+    """A table as learned generators find it, averaged over them, under a line that says so."""
     found = learned_studies(setting, testset)
     return {_learned_by(found): averaged(found, table)} if found else {}
 
@@ -126,14 +104,10 @@ def learned_tables(
 def caption(studies: Mapping[Run, Study]) -> str:
     """What a table is made of: preset, generator, trainings, and the patients of each test set.
 
-    Args:
-        studies: The studies in the table, by the runs that they are of.
-
-    Returns:
-        A line or two of text, to print above the table.
+    The studies in the table are given by the runs that they are of.
     """
     run, study = next(iter(studies.items()))
-    seeds = ", ".join(str(seed) for seed in study.seeds)
+    seeds = ", ".join(map(str, study.seeds))
     equals = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
     sets = [f"{r.setting} {r.testset} N{equals}{s.patients}" for r, s in studies.items()]
     effects = " and ".join(dict.fromkeys(r.effect for r in studies))
@@ -183,22 +157,16 @@ def beside(run: Run, study: Study, kind: _PaperTable) -> dict[str, pd.DataFrame]
 
     Beside every stability with a learned generator stands its floor: what the null intervention
     alone flips (``null_flip``) and moves (``null_abs``). With the oracle it is 0.
-
-    Args:
-        run: What the study is of.
-        study: The study of the setting's test set.
-        kind: Which table.
     """
     columns, printed = METRICS[kind], published(run.setting, kind)
-    sizes = read_tables()[kind].groupby("setting").n_test.first()
+    size = read_tables()[kind].groupby("setting").n_test.first()[run.setting]
     ours = f"found here, mean over {len(study.seeds)} trainings\n{caption({run: study})}"
     every = [*columns, *(_FLOOR if kind == "stability" else ())]
+    spread = _by_kind(study.summary(columns), "spread", columns)  # NaN of one training
     return {
-        f"printed in the paper, N = {sizes[run.setting]:.0f}": printed.set_axis(
-            labels(printed.index)
-        ),
+        f"printed in the paper, N = {size:.0f}": _labelled(printed),
         ours: counted(study, columns),
-        "standard deviation between trainings": spreads(study, columns),
+        "standard deviation between trainings": spread,
     } | learned_tables(lambda one: counted(one, every), run.setting)
 
 

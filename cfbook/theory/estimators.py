@@ -47,11 +47,8 @@ def observational_mean(g: Tensor, member: Tensor) -> Estimate:
 
     Args:
         g: Observed predictions, shape (n,).
-        member: Whether :math:`a_i = z`, shape (n,).
-
-    Returns:
-        The mean and its variance (from the unbiased sample variance); NaN with fewer than one
-        and two members.
+        member: Whether :math:`a_i = z`, shape (n,). The mean is NaN without members, and its
+            variance (from the unbiased sample variance) with fewer than two.
 
     Example:
         >>> g, member = torch.tensor([0.25, 0.75, 0.1]), torch.tensor([True, True, False])
@@ -80,9 +77,6 @@ def counterfactual_mean(g: Tensor) -> Estimate:
     Args:
         g: Predictions on the counterfactual images, one for each patient, shape (n,).
 
-    Returns:
-        The mean and its variance, from the unbiased sample variance.
-
     Example:
         >>> mean, variance = counterfactual_mean(torch.tensor([0.25, 0.75]))
         >>> mean.item(), variance.item()
@@ -97,9 +91,6 @@ def mean_interval(values: Tensor) -> Interval:
 
     Of differences between the scores of the same patients it is a bias: pairing takes out the
     variance between patients, which would hide a bias of this size.
-
-    Args:
-        values: The values, shape (n,).
 
     Example:
         >>> [round(end, 2) for end in mean_interval(torch.tensor([1.0, 1.0, 4.0, 4.0]))]
@@ -128,9 +119,6 @@ def counterfactual_variance(g: Tensor) -> VarianceTerms:
     Args:
         g: Predictions on R counterfactual images of each patient, shape (n, R), R >= 2.
 
-    Returns:
-        The two terms, each already divided by n.
-
     Example:
         >>> signal, noise = counterfactual_variance(torch.tensor([[0.0, 0.5], [0.5, 1.0]]))
         >>> signal.item(), noise.item()
@@ -139,7 +127,6 @@ def counterfactual_variance(g: Tensor) -> VarianceTerms:
     n, draws = g.shape
     if draws < 2:
         raise InputError(f"generator noise needs at least 2 draws for each patient, not {draws}")
-
     noise = g.double().var(dim=1).mean()
     signal = g.double().mean(dim=1).var() - noise / draws
     return VarianceTerms(signal / n, noise / n)
@@ -160,9 +147,6 @@ def variance_bound(variance: Tensor | float, generator_noise: Tensor | float, n:
         variance: :math:`\mathrm{Var}[g(X) \mid A = z]`, shape ().
         generator_noise: :math:`\sigma^2_{\mathrm{gen}}`, shape ().
         n: The number of patients.
-
-    Returns:
-        The bound, shape ().
 
     Example:
         >>> variance_bound(0.04, 0.01, n=100).item()
@@ -186,9 +170,6 @@ def tolerable_generator_noise(variance: Tensor | float, n_z: int, n: int) -> Ten
         variance: :math:`\sigma^2 = \mathrm{Var}[g(X) \mid A = z]`, shape ().
         n_z: The number of patients in the subgroup.
         n: The number of patients.
-
-    Returns:
-        The largest tolerable noise, shape ().
 
     Example:
         >>> tolerable_generator_noise(0.04, n_z=25, n=100).item()

@@ -12,14 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from cfbook.theory.estimators import (
-    Interval,
-    counterfactual_mean,
-    counterfactual_variance,
-    mean_interval,
-    observational_mean,
-    tolerable_generator_noise,
-)
+from cfbook.theory import estimators
 from cfbook.theory.simulation import break_even_bias, break_even_size
 from cfchest.data import Dataset
 from cfchest.graph import CHEST
@@ -64,15 +57,7 @@ def world_scores(
 ) -> dict[str, dict[str, Tensor]]:
     """Every predictor's scores of every patient, as observed and in each world.
 
-    Each patient is abducted once.
-
-    Args:
-        generator: Abducts, acts and predicts.
-        predictors: The predictors by name.
-        data: The patients, N of them.
-        worlds: The interventions by name.
-        batch: Patients at once.
-        rng: The source of randomness of the abduction; means are taken without one.
+    Each patient is abducted once, with the means of the noise if there is no ``rng``.
 
     Returns:
         Probabilities by predictor and world, float64, each of shape (N,); the world ``observed``
@@ -111,15 +96,8 @@ def effusion_at(cohort: Cohort, rows: Tensor, age: float) -> Tensor:
     """The label that patients of the phantom would have at another age, shape (N,).
 
     Interventions hold the label. This lets it follow age through its own mechanism, with the
-    patient's own noise: what a patient drawn at that age would have.
-
-    Args:
-        cohort: All patients of a hospital.
-        rows: Those who are asked about, shape (N,).
-        age: The age in years.
-
-    Returns:
-        0 or 1.
+    patient's own noise: what a patient drawn at that age would have. The rows are of those in the
+    cohort who are asked about, shape (N,).
 
     Example:
         >>> from cfchest.phantom import Phantom
@@ -135,10 +113,11 @@ def effusion_at(cohort: Cohort, rows: Tensor, age: float) -> Tensor:
 
 def ratio_of_variances(
     observed: Tensor, member: Tensor, counterfactual: Tensor, *, replicates: int, seed: int
-) -> Interval:
+) -> estimators.Interval:
     r"""The variance of the counterfactual over that of the observational estimator.
 
-    About :math:`n_z / n` where the generator is right. The interval comes from resampling patients.
+    About :math:`n_z / n` where the generator is right. The percentile interval comes from
+    resampling patients.
 
     Args:
         observed: Observed scores, shape (n,).
@@ -146,9 +125,6 @@ def ratio_of_variances(
         counterfactual: Scores of everybody in the subgroup, shape (n,).
         replicates: How many samples of patients are drawn.
         seed: The seed of the draws.
-
-    Returns:
-        The ratio with its percentile interval.
 
     Example:
         >>> g, member = torch.tensor([0.1, 0.9, 0.1, 0.9]), torch.tensor([True, True, False, False])
@@ -160,9 +136,10 @@ def ratio_of_variances(
     rng = torch.Generator().manual_seed(seed)
     drawn = torch.randint(n, (replicates, n), generator=rng)
     rows = torch.cat((torch.arange(n)[None], drawn))
-    few = torch.vmap(observational_mean)(observed[rows], member[rows]).variance
-    ratio = (torch.vmap(counterfactual_mean)(counterfactual[rows]).variance / few).numpy()
-    return Interval(ratio[0].item(), *interval(ratio, rule=Rule(0)))
+    few = torch.vmap(estimators.observational_mean)(observed[rows], member[rows])
+    many = torch.vmap(estimators.counterfactual_mean)(counterfactual[rows])
+    ratio = (many.variance / few.variance).numpy()
+    return estimators.Interval(ratio[0].item(), *interval(ratio, rule=Rule(0)))
 
 
 def held_label_bias(g: Tensor, label: Tensor, probability: float) -> float:
@@ -178,10 +155,6 @@ def held_label_bias(g: Tensor, label: Tensor, probability: float) -> float:
         g: Scores in the subgroup with the label held, shape (n,).
         label: The labels that are held, shape (n,).
         probability: :math:`P(Y = 1 \mid A = z)`, how often members have the disease.
-
-    Returns:
-        The bias.
-
     Example:
         >>> held_label_bias(torch.tensor([0.25, 0.75]), torch.tensor([0, 1]), probability=0.75)
         -0.125
@@ -211,9 +184,10 @@ def gain(
         >>> round(alone / found["z"], 2), round((1 - found["share"]) ** 0.5, 2)
         (0.5, 0.5)
     """
-    few, many = observational_mean(observed, member), counterfactual_mean(counterfactual)
-    sampling = {"replicates": replicates, "seed": seed}
-    ratio, low, high = ratio_of_variances(observed, member, counterfactual, **sampling)
+    scores = (observed, member, counterfactual)
+    ratio, low, high = ratio_of_variances(*scores, replicates=replicates, seed=seed)
+    few = estimators.observational_mean(observed, member)
+    many = estimators.counterfactual_mean(counterfactual)
     share = member.double().mean()
     # What each patient adds to the difference of the means, to first order.
     own = counterfactual - many.mean - member * (observed - few.mean) / share
@@ -241,15 +215,20 @@ def bias_verdict(
         ``high``; ``rms``, the error of a single score; the ``limit``; and the size of the test set
         ``until`` which the bias is tolerable.
     """
-    n, n_z = len(observed), int(member.sum())
-    variance = observational_mean(observed, member).variance.item() * n_z
-    bias, low, high = mean_interval(counterfactual.double() - truth.double())
+    n, n_z, variance = _subgroup(observed, member)
+    bias, low, high = estimators.mean_interval(counterfactual.double() - truth.double())
     limit = break_even_bias(variance, n_z, n).item()
     loses = low > limit or high < -limit
     verdict = "gains" if max(-low, high) < limit else "loses" if loses else "open"
     found = {"verdict": verdict, "bias": bias, "low": low, "high": high}
     found |= {"rms": (counterfactual - truth).square().mean().sqrt().item(), "limit": limit}
     return found | {"until": break_even_size(variance, n_z / n, bias).item()}
+
+
+def _subgroup(observed: Tensor, member: Tensor) -> tuple[int, int, float]:
+    """How many patients there are, how many of them members, and the variance of their scores."""
+    n_z = int(member.sum())
+    return len(member), n_z, estimators.observational_mean(observed, member).variance.item() * n_z
 
 
 def generator_noise(
@@ -271,14 +250,7 @@ def generator_noise(
         \mathrm{bias}^2 = \mathrm{MSE} - \sigma^2_{\mathrm{gen}}
 
     Proposition 1 promises a gain where :math:`\sigma^2_{\mathrm{gen}} \leq \sigma^2 (1 - n_z/n)`;
-    it knows of no bias, which is why the error stands beside it.
-
-    Args:
-        generator: The generator on trial.
-        data: The patients, n of them.
-        audited: The predictors, by name.
-        truth: The generator of true counterfactuals, where they are known.
-        draws: The draws R of each patient's noise.
+    it knows of no bias, which is why the error stands beside it, where the truth is known.
 
     Returns:
         One row for each world and predictor: ``intervention, effect, classifier, patients, draws,
@@ -289,10 +261,8 @@ def generator_noise(
     """
     rng, drawn = torch.Generator().manual_seed(0), []
     for rows in torch.arange(len(data)).split(_BATCH):
-        part = data.take(rows)
-        drawn.append(
-            [world_scores(generator, audited, part, _WORLDS, rng=rng) for _ in range(draws)]
-        )
+        told = (generator, audited, data.take(rows), _WORLDS)
+        drawn.append([world_scores(*told, rng=rng) for _ in range(draws)])
     true = world_scores(truth, audited, data, _WORLDS) if truth else None
     pa, made = data.parents, []
     for (world, (do, effect)), name in product(_WORLDS.items(), audited):
@@ -309,12 +279,12 @@ def generator_noise(
 def _noise(g: Tensor, true: Tensor | None) -> dict[str, object]:
     """What the draws (n, R) do to the score, with what the other columns hold if nothing else."""
     n, draws = g.shape
-    noise = counterfactual_variance(g).noise.item() * n
+    noise = estimators.counterfactual_variance(g).noise.item() * n
     q = torch.full((draws,), 1 / draws, dtype=torch.float64)
     row = {"patients": n, "draws": draws, "sigma2_gen": noise}
     row["S_var"] = stability_variance(g, q, correction=1).item()
-    row |= dict.fromkeys(("mse", "squared_bias", "mean_error", "sigma2", "n_z"), torch.nan)
-    row |= {"tolerable": torch.nan, "holds": None}
+    others = ("mse", "squared_bias", "mean_error", "sigma2", "n_z", "tolerable")
+    row |= dict.fromkeys(others, torch.nan) | {"holds": None}
     if true is not None:
         error = g - true[:, None]
         mse = error.square().mean().item()
@@ -324,8 +294,7 @@ def _noise(g: Tensor, true: Tensor | None) -> dict[str, object]:
 
 def _premise(noise: float, observed: Tensor, member: Tensor) -> dict[str, object]:
     """What Proposition 1 asks of the noise in a subgroup."""
-    n, n_z = len(member), int(member.sum())
-    sigma2 = observational_mean(observed, member).variance.item() * n_z
-    limit = tolerable_generator_noise(sigma2, n_z, n).item()
+    n, n_z, sigma2 = _subgroup(observed, member)
+    limit = estimators.tolerable_generator_noise(sigma2, n_z, n).item()
     holds = noise <= limit if n_z > 1 else None
     return {"sigma2": sigma2, "n_z": n_z, "tolerable": limit, "holds": holds}

@@ -8,7 +8,7 @@ around the true counterfactual, and its images vary more than those of the subgr
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -17,23 +17,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from cfbook.theory.estimators import (
-    Interval,
-    counterfactual_mean,
-    mean_interval,
-    observational_mean,
-    variance_bound,
-)
+from cfbook.theory import estimators
 from cfcore.checks import InputError
 
 _Number = Tensor | float
 
 
-class Scores(NamedTuple):
-    """Scores of many test sets in the world of the subgroup, each of shape (runs, n).
-
-    ``true`` are those of the patients' true images, ``generated`` those of a generator.
-    """
+class _Scores(NamedTuple):
+    """Scores of true and of generated images in the world of the subgroup, (runs, n) each."""
 
     true: Tensor
     generated: Tensor
@@ -45,16 +36,8 @@ def break_even_noise(variance: _Number, n_z: _Number, n: _Number) -> Tensor:
     .. math:: \sigma^2_{\mathrm{gen}} = \sigma^2 \Big( \frac{n}{n_z} - 1 \Big)
 
     Below it the counterfactual estimator has the smaller variance, above it the larger one. The
-    promise of :func:`~cfbook.theory.estimators.tolerable_generator_noise` ends at :math:`n_z/n` of
-    it.
-
-    Args:
-        variance: :math:`\sigma^2`, the variance of the score within the subgroup.
-        n_z: The number of patients in the subgroup.
-        n: The number of patients.
-
-    Returns:
-        The noise, of the shape that the arguments have together.
+    promise of :func:`~cfbook.theory.estimators.tolerable_generator_noise`, which has the same
+    arguments, ends at :math:`n_z/n` of it.
 
     Example:
         >>> break_even_noise(0.04, n_z=25, n=100).item()
@@ -70,14 +53,13 @@ def break_even_bias(
 
     .. math:: b^2 = \frac{\sigma^2}{n_z} - \frac{\sigma^2 + \sigma^2_{\mathrm{gen}}}{n}
 
-    It is absolute, and 0 where the noise alone, on top of the truth, already loses. The other
-    arguments are those of :func:`break_even_noise`.
+    It is absolute, and 0 where the noise alone, on top of the truth, already loses.
 
     Example:
         >>> round(break_even_bias(0.75, n_z=25, n=100).item(), 6)
         0.15
     """
-    rest = variance / n_z - variance_bound(variance, generator_noise, n)
+    rest = variance / n_z - estimators.variance_bound(variance, generator_noise, n)
     return torch.as_tensor(rest, dtype=torch.float64).clamp(min=0).sqrt()
 
 
@@ -89,16 +71,8 @@ def break_even_size(
     .. math:: n = \frac{\sigma^2 (1 / w - 1) - \sigma^2_{\mathrm{gen}}}{b^2}, \qquad
         w = \frac{n_z}{n}
 
-    Variances fall with n and a bias does not, so that every bias loses in the end.
-
-    Args:
-        variance: :math:`\sigma^2`, the variance of the score within the subgroup.
-        share: The share w of the subgroup.
-        bias: The bias b of the generator; infinitely many patients are needed if it is 0.
-        generator_noise: :math:`\sigma^2_{\mathrm{gen}}`, on top of the truth.
-
-    Returns:
-        The size; 0 where the noise alone already loses.
+    Variances fall with n and a bias does not, so that every bias loses in the end. Infinitely many
+    patients are needed if the bias is 0; none where the noise alone already loses.
 
     Example:
         >>> round(break_even_size(0.04, share=0.25, bias=0.02).item(), 6)
@@ -110,7 +84,7 @@ def break_even_size(
 
 def redrawn_scores(
     runs: int, n: int, *, variance: float, generator_noise: float, rng: torch.Generator
-) -> Scores:
+) -> _Scores:
     r"""Scores under a correct model that draws a part of each patient anew.
 
     .. math:: g(x_i) = s_i + t_i, \qquad g(\tilde{x}_i) = s_i + t'_i
@@ -126,9 +100,6 @@ def redrawn_scores(
         generator_noise: The part of it that is drawn anew, at most :math:`\sigma^2`.
         rng: The source of randomness.
 
-    Returns:
-        True and generated scores.
-
     Example:
         >>> rng = torch.Generator().manual_seed(7)
         >>> true, made = redrawn_scores(1, 3, variance=1.0, generator_noise=0.0, rng=rng)
@@ -136,18 +107,16 @@ def redrawn_scores(
         True
     """
     if generator_noise > variance:
-        text = (
-            f"a correct model redraws a part of the variance {variance:g}, not {generator_noise:g}"
-        )
-        raise InputError(text, column="generator_noise")
+        text = f"a correct model redraws a part of the variance {variance:g}"
+        raise InputError(f"{text}, not {generator_noise:g}", column="generator_noise")
     kept, own, new = torch.randn(3, runs, n, generator=rng, dtype=torch.float64)
     kept, drawn = kept * math.sqrt(variance - generator_noise), math.sqrt(generator_noise)
-    return Scores(kept + drawn * own, kept + drawn * new)
+    return _Scores(kept + drawn * own, kept + drawn * new)
 
 
 def scattered_scores(
     runs: int, n: int, *, variance: float, generator_noise: float, rng: torch.Generator
-) -> Scores:
+) -> _Scores:
     r"""Scores of a generator that scatters around the true counterfactual.
 
     .. math:: g(\tilde{x}_i) = g(x_i) + \varepsilon_i, \qquad
@@ -163,17 +132,14 @@ def scattered_scores(
     """
     true, error = torch.randn(2, runs, n, generator=rng, dtype=torch.float64)
     true = math.sqrt(variance) * true
-    return Scores(true, true + math.sqrt(generator_noise) * error)
+    return _Scores(true, true + math.sqrt(generator_noise) * error)
 
 
-REGIMES: Mapping[str, Callable[..., Scores]] = {
-    "correct model": redrawn_scores,
-    "noise on top": scattered_scores,
-}
+REGIMES = {"correct model": redrawn_scores, "noise on top": scattered_scores}
 """Where the generator's noise comes from, and how scores are drawn accordingly."""
 
 
-def _subgroup_means(scores: Scores, n_z: int) -> dict[str, Tensor]:
+def _subgroup_means(scores: _Scores, n_z: int) -> dict[str, Tensor]:
     """Both estimates of the subgroup's mean in every test set, each of shape (runs,).
 
     The first ``n_z`` patients are the members; as membership says nothing of the scores, it does
@@ -183,12 +149,12 @@ def _subgroup_means(scores: Scores, n_z: int) -> dict[str, Tensor]:
     if not 2 <= n_z <= n:
         raise InputError(f"between 2 and all {n} patients are members, not {n_z}", column="n_z")
     member = torch.arange(n) < n_z
-    observed = torch.vmap(observational_mean, in_dims=(0, None))(scores.true, member)
-    counterfactual = torch.vmap(counterfactual_mean)(scores.generated)
+    observed = torch.vmap(estimators.observational_mean, in_dims=(0, None))(scores.true, member)
+    counterfactual = torch.vmap(estimators.counterfactual_mean)(scores.generated)
     return {"observational": observed.mean, "counterfactual": counterfactual.mean}
 
 
-def _variance_interval(values: Tensor) -> Interval:
+def _variance_interval(values: Tensor) -> estimators.Interval:
     """The unbiased variance of independent normal values, with its exact chi-squared interval.
 
     Example:
@@ -198,7 +164,7 @@ def _variance_interval(values: Tensor) -> Interval:
     """
     variance, df = values.double().var().item(), len(values) - 1
     low, high = (float(df * variance / stats.chi2.ppf(p, df)) for p in (0.975, 0.025))
-    return Interval(variance, low, high)
+    return estimators.Interval(variance, low, high)
 
 
 def simulate(
@@ -234,14 +200,12 @@ def simulate(
     for regime, multiples in noises.items():
         if regime not in REGIMES:
             raise InputError(f"there is no regime {regime!r}, only {', '.join(REGIMES)}")
-        on_top = regime == "noise on top"
         for n, share, noise in product(sizes, shares, multiples):
             n_z, extra = round(share * n), noise * variance
             scores = REGIMES[regime](runs, n, variance=variance, generator_noise=extra, rng=rng)
-            formulas = {
-                "observational": variance / n_z,
-                "counterfactual": variance_bound(variance, extra if on_top else 0.0, n).item(),
-            }
+            added = extra if regime == "noise on top" else 0.0
+            bound = estimators.variance_bound(variance, added, n).item()
+            formulas = {"observational": variance / n_z, "counterfactual": bound}
             for name, means in _subgroup_means(scores, n_z).items():
                 found = _variance_interval(means)
                 rows.append((regime, n, n_z, noise, name, *found, formulas[name]))
@@ -279,8 +243,7 @@ def biased_errors(
         scores = scattered_scores(runs, n, variance=variance, generator_noise=0.0, rng=rng)
         means = _subgroup_means(scores._replace(generated=scores.generated + bias), n_z)
         formulas = {"observational": variance / n_z, "counterfactual": variance / n + bias**2}
-        for name, estimates in means.items():
-            error = mean_interval(estimates.square())
-            rows.append((n, share, name, *error, formulas[name]))
+        for name, found in means.items():
+            rows.append((n, share, name, *estimators.mean_interval(found.square()), formulas[name]))
     columns = ["n", "share", "estimator", "error", "low", "high", "formula"]
     return pd.DataFrame(rows, columns=columns)

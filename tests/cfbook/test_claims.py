@@ -65,7 +65,7 @@ def test_every_claim_has_a_test_and_says_where_it_stands() -> None:
 def test_claims_and_thresholds_are_those_of_the_first_commit() -> None:
     now = claims.read_design()
     call = ["git", "show", f"{now['first_commit']}:data/claims.yml"]
-    shown = subprocess.run(call, cwd=claims.DESIGN.parent, capture_output=True, text=True)
+    shown = subprocess.run(call, cwd=claims._DESIGN.parent, capture_output=True, text=True)
     if shown.returncode:
         pytest.skip("the history of the project is not here")
     first = {claim["id"]: claim for claim in yaml.safe_load(shown.stdout)["claims"]}
@@ -219,7 +219,7 @@ def test_our_tables_have_the_rows_and_columns_of_the_paper(setting: str, kind: s
     printed = published(setting, kind)
     table = tables.counted if kind == "risk" else tables.means
     ours = table(made_up({}), tables.METRICS[kind])
-    assert list(tables.labels(printed.index)) == list(ours.index)
+    assert [tables.row_label(*each) for each in printed.index] == list(ours.index)
     assert list(printed.columns) == list(ours.columns)
 
 
@@ -235,7 +235,7 @@ def test_tables_hold_means_spreads_and_intervals() -> None:
     means = tables.means(study, ["S_var"], controls=True)
     assert means.loc["sex 0.95", "S_var"] == pytest.approx(9.95, abs=0.05)
     assert means.loc["control sex 0.95", "S_var"] == pytest.approx(9, abs=0.05)
-    assert (tables.spreads(study, ["S_var"]) < 0.05).all(axis=None)
+    assert (study.summary(["S_var"]).spread < 0.05).all()
     assert tables.intervals(study, ["S_var"]).loc["basic", "S_var"].count(",") == 1
 
 
@@ -253,8 +253,8 @@ def test_of_one_training_the_spread_is_unknown_and_the_caption_says_so() -> None
     three = made_up({})
     alone = three.only([0])
     run = Run(preset("smoke"), "C->C", "balanced")
-    assert tables.spreads(alone, ["S_var"]).isna().all(axis=None)
-    assert tables.spreads(three, ["S_var"]).notna().all(axis=None)
+    assert alone.summary(["S_var"]).spread.isna().all()
+    assert three.summary(["S_var"]).spread.notna().all()
     assert "how trainings" in tables.caption({run: alone}).replace("\n", " ")
     assert "unknown" not in tables.caption({run: three})
     found = claims.verdicts(everywhere(alone), only="blind-spot")

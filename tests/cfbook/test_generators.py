@@ -102,7 +102,7 @@ def test_training_that_cannot_work_is_refused_at_once(
 def test_shifted_images_are_moved_as_a_whole() -> None:
     rng = torch.Generator().manual_seed(0)
     x = torch.arange(64.0).view(1, 1, 8, 8).repeat(40, 1, 1, 1)
-    moved = shifted(x, 2, rng)
+    moved = shifted(x, 2, rng, count=40)
     assert torch.equal(shifted(x, 0, rng), x)
     steps = {(int(m[0, 3, 3]) - int(x[0, 0, 3, 3])) for m in moved}
     assert steps <= {8 * i + j for i in range(-2, 3) for j in range(-2, 3)} and len(steps) > 10

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from cfbook.study import label_free
+from cfbook.study import missing_labels
 from cfbook.study.cohorts import parts
-from cfbook.study.learned import ESTIMATES, RESULTS
+from cfbook.study.learned import _ESTIMATES, RESULTS
 from cfbook.study.presets import preset
 from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
-from cfbook.study.statistics import KEYS
+from cfbook.study.runs import KEYS
 from cfchest.graph import CHEST, paper_grid
 from cfcore.cli import main
 from cfcore.marginalise import marginalise
@@ -26,7 +26,7 @@ def test_a_guess_stands_in_for_the_label_and_the_label_is_not_used() -> None:
     hidden = data.select(data.table.assign(effusion=torch.nan))
     guessed = data.select(data.table.assign(effusion=1.0))
     model = GeneratorRecipe(SMOKE).untrained()
-    guessing = label_free._Guessing(model, guess=lambda x: torch.ones(len(x)))
+    guessing = missing_labels._Guessing(model, guess=lambda x: torch.ones(len(x)))
     reader = {"g": build(PredictorConfig("effusion", width=8), graph=CHEST, seed=0).eval()}
 
     def said(generator: object, rows: object) -> torch.Tensor:
@@ -35,11 +35,11 @@ def test_a_guess_stands_in_for_the_label_and_the_label_is_not_used() -> None:
     assert torch.equal(said(guessing, hidden), said(model, guessed))
     assert torch.equal(said(guessing, data), said(model, data))
     assert not torch.equal(said(model, data), said(model, guessed))
-    assert label_free._share_right(guessing, hidden, data) == data.table.effusion.mean()
+    assert missing_labels._share_right(guessing, hidden, data) == data.table.effusion.mean()
 
 
 def untrained_reader(recipe: PredictorRecipe) -> ImageNetwork:
-    return build(recipe.preset.network, seed=0).eval()
+    return build(recipe.preset.network, graph=CHEST, seed=0).eval()
 
 
 def test_the_table_keeps_other_presets_and_shows_all_sources(
@@ -47,12 +47,12 @@ def test_the_table_keeps_other_presets_and_shows_all_sources(
 ) -> None:
     monkeypatch.setattr(PredictorRecipe, "obtain", untrained_reader)
     pd.DataFrame({"preset": ["other", "smoke"], "labels": "old"}).to_csv(
-        tmp_path / label_free.TABLE, index=False
+        tmp_path / missing_labels.LABEL_FREE, index=False
     )
     words = ["missing", "--preset", "smoke", "--part", "label-free", "--out", str(tmp_path)]
     assert main(words) == 0
 
-    table = pd.read_csv(tmp_path / label_free.TABLE)
+    table = pd.read_csv(tmp_path / missing_labels.LABEL_FREE)
     assert table.preset.value_counts().to_dict() == {"other": 1, "smoke": 21}
     assert table.labels.nunique() == 4
     assert table[table.preset == "smoke"].groupby(KEYS)["score_sex"].nunique().eq(1).all()
@@ -60,20 +60,23 @@ def test_the_table_keeps_other_presets_and_shows_all_sources(
 
 def test_the_kept_table_is_of_the_generator_and_predictors_of_the_experiments() -> None:
     """With recorded labels it repeats the estimates that the claim was judged by."""
-    table = pd.read_csv(RESULTS / label_free.TABLE)
+    table = pd.read_csv(RESULTS / missing_labels.LABEL_FREE)
     ours = table[(table.preset == "book") & (table.labels == "recorded")].set_index(KEYS)
-    known = pd.read_csv(RESULTS / ESTIMATES).query(
+    known = pd.read_csv(RESULTS / _ESTIMATES).query(
         "generator == 'learned-0' and setting == 'C->C' and testset == 'balanced'"
         " and effect == 'direct' and q == 'uniform'"
     )
-    gap = ours[label_free._FOUND] - known.set_index(KEYS).loc[ours.index, label_free._FOUND]
+    gap = (
+        ours[missing_labels._RESPONSES]
+        - known.set_index(KEYS).loc[ours.index, missing_labels._RESPONSES]
+    )
 
     assert len(ours) == 7 and gap.abs().max(axis=None) < 5e-6
 
 
 def test_the_claim_is_summed_up_by_source_of_the_label() -> None:
-    found = label_free.label_free_table().set_index(["preset", "labels"])
-    table = pd.read_csv(RESULTS / label_free.TABLE).set_index(["preset", "labels"])
+    found = missing_labels.label_free_table().set_index(["preset", "labels"])
+    table = pd.read_csv(RESULTS / missing_labels.LABEL_FREE).set_index(["preset", "labels"])
     healthy = table.loc[("book", "everybody taken for healthy")]
     recorded = table.loc[("book", "recorded")]
 

@@ -102,7 +102,7 @@ def test_rows_of_earlier_trainings_are_told_apart() -> None:
     assert set(missing_labels.read_trials(RESULTS / missing_labels.CURVE)["gradient"]) == {
         "earlier"
     }
-    assert missing_labels.facts(RECIPE)["gradient"] == "whole"
+    assert missing_labels._about(RECIPE)["gradient"] == "whole"
 
 
 def test_training_learns_and_remembers_how(folder: Path) -> None:
@@ -179,7 +179,7 @@ def rows(model: DeepSCM) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 
 def test_disagreement_teaches_the_generator_and_not_its_reader(model: DeepSCM) -> None:
     x, pa = rows(model)
-    aim = Consistent.reading(model, ConsistencyConfig(), partial.SCHEDULES["smoke"].objective)
+    aim = Consistent.reading(model, ConsistencyConfig(), partial._SCHEDULES["smoke"].objective)
     do = intervention(model, pa, "age", torch.Generator().manual_seed(0))
     model.zero_grad(set_to_none=True)
 
@@ -216,7 +216,7 @@ def test_the_target_under_audit_is_left_alone_by_default(
     for audited in (False, True):
         asked.clear()
         config = ConsistencyConfig(audited=audited)
-        aim = Consistent.reading(model, config, partial.SCHEDULES["smoke"].objective)
+        aim = Consistent.reading(model, config, partial._SCHEDULES["smoke"].objective)
         for seed in range(20):
             rng = torch.Generator().manual_seed(seed)
             aim(model, x, pack(pa, model.names), 0.5, rng)
@@ -226,7 +226,7 @@ def test_the_target_under_audit_is_left_alone_by_default(
 
 def test_without_a_weight_the_stage_is_more_of_the_same_training(model: DeepSCM) -> None:
     x, pa = rows(model)
-    plain = partial.SCHEDULES["smoke"].objective
+    plain = partial._SCHEDULES["smoke"].objective
     aim = Consistent.reading(model, ConsistencyConfig(weight=0.0), plain)
     packed = pack(pa, model.names)
 
@@ -249,7 +249,7 @@ def test_the_tables_grow_by_one_generator_at_a_time(
         "faithfulness",
         "stability",
     }
-    monkeypatch.setattr(missing_labels, "tried", None)
+    monkeypatch.setattr(missing_labels, "_tried", None)
     assert main([*words, "--part", "labels"]) == 0
 
     assert main([*words, "--part", "model"]) == 0
@@ -267,7 +267,7 @@ def test_the_examples_are_the_patients_of_the_captions() -> None:
     data = parts("C", find_preset("book"))["test"]
     found: list[int] = []
     for patient in missing_labels.SHOWN:
-        found.append(missing_labels.alike(data, patient, besides=found))
+        found.append(missing_labels._alike(data, patient, besides=found))
         row = data.table.iloc[found[-1]]
         assert {name: row[name] for name in ("race", "sex", "effusion")} == {
             name: patient[name] for name in ("race", "sex", "effusion")

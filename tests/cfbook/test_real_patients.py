@@ -16,7 +16,7 @@ from cfbook.study import cohorts
 from cfbook.study.cohorts import parts, phantom_cohort
 from cfbook.study.partial import PartialRecipe
 from cfbook.study.presets import Preset, preset
-from cfbook.study.recipes import GeneratorRecipe, NetworkRecipe, PredictorRecipe
+from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
 from cfchest.cohorts import _assert_disjoint, age_group
 from cfchest.data import Dataset
 from cfchest.folders import Folders, check_given, identity, radiographs
@@ -119,7 +119,7 @@ def test_a_predictor_of_real_patients_is_trained_once_and_then_found(
 
 @pytest.mark.parametrize("kind", [PredictorRecipe, GeneratorRecipe, PartialRecipe])
 def test_weights_made_of_real_patients_stay_where_git_does_not_look(
-    kind: type[NetworkRecipe], trees: dict[str, Folders], monkeypatch: pytest.MonkeyPatch
+    kind: type, trees: dict[str, Folders], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kind, "_trained", None)
     recipe = kind(replace(preset("smoke"), folders=trees["C"]))
@@ -227,7 +227,7 @@ def check_balance(table: pd.DataFrame, sizes: Preset, hospital: str) -> None:
     assert (table.sex == 1).mean() == 0.5
     assert len(prevalence) == 6
     assert prevalence.nunique() == 1
-    assert abs(prevalence.iloc[0] - trained) <= cohorts.TOLERANCE
+    assert abs(prevalence.iloc[0] - trained) <= cohorts._TOLERANCE
 
 
 @both

@@ -177,7 +177,7 @@ def test_committed_predictors_come_first_and_must_be_whole(tmp_path: Path) -> No
     recipe = PredictorRecipe(TINY)
     committed, cache = tmp_path / "committed", tmp_path / "cache"
     first = recipe.obtain(committed=tmp_path / "none", cache=committed)
-    other = build(TINY.network, seed=9)
+    other = build(TINY.network, graph=CHEST, seed=9)
     save(other, cache / recipe.file, seed=9)
 
     found = recipe.obtain(committed=committed, cache=cache)

@@ -14,15 +14,17 @@ from cfbook.printed_tables import published
 from cfbook.study import claims, learned, runs, tables
 from cfbook.study.claims import _criterion, read_design, verdict
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
-from cfbook.study.learned import RESULTS, learned_studies
+from cfbook.study.learned import RESULTS, learned_studies, trial_terms
 from cfbook.study.presets import preset
 from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
 from cfbook.study.runs import PredictorId, Run, all_runs
 from cfbook.study.statistics import study_predictions, study_run
 from cfchest.graph import paper_grid
+from cfchest.phantom.equations import fresh_detector
 from cfcore.checks import InputError
 from cfcore.marginalise import marginalise
 from cfscm.soundness import soundness
+from cfscm.soundness.baselines import Derived
 from cfscm.training import FittingConfig, TrainingConfig
 
 QUICK = replace(
@@ -51,7 +53,7 @@ def test_estimates_stand_in_the_rows_of_the_paper(folder: Path) -> None:
     found = learned_studies("C->M", folder=folder)
     learned = tables.averaged(found, lambda study: tables.means(study, columns))
     printed = published("C->M", "stability").index
-    assert list(learned.index) == list(tables.labels(printed))
+    assert list(learned.index) == [tables.row_label(*each) for each in printed]
     assert (learned["null_abs"] < 1e-3).all()  # the residual is held
     assert learned_studies("C->C", folder=folder) == {}
     assert learned_studies("C->M", folder=folder / "none") == {}
@@ -61,7 +63,7 @@ def test_estimates_read_back_are_those_of_the_predictions(folder: Path) -> None:
     run = next(r for r in all_runs(QUICK, "learned-0") if r.is_main and r.setting == "C->M")
     seen = []
     for q in ("uniform", "empirical"):
-        study = study_run(run, folder=folder / runs.FILLED, q=q, replicates=2)
+        study = study_run(run, folder=folder / runs._FILLED, q=q, replicates=2)
         kept = learned_studies("C->M", q=q, folder=folder)["learned-0"]
         assert kept.members == study.members and set(kept.values) == set(study.values)
         for name, values in study.values.items():
@@ -71,10 +73,10 @@ def test_estimates_read_back_are_those_of_the_predictions(folder: Path) -> None:
 
 
 def test_kept_weights_suffice_for_the_empirical_q(tmp_path: Path, folder: Path) -> None:
-    table = pd.read_csv(folder / learned.ESTIMATES)
+    table = pd.read_csv(folder / learned._ESTIMATES)
     whole = table[table.q == "empirical"].reset_index(drop=True)
     biased = ~whole.family.isin(["basic", "logit"])
-    learned.write_table(table[table.q == "uniform"], tmp_path / learned.ESTIMATES)
+    learned.write_table(table[table.q == "uniform"], tmp_path / learned._ESTIMATES)
     weights = tmp_path / "weights"
     weights.mkdir()
     for path in (folder / PredictorRecipe.cache).glob("C-basic-seed0-*"):
@@ -83,7 +85,7 @@ def test_kept_weights_suffice_for_the_empirical_q(tmp_path: Path, folder: Path) 
         patch.chdir(folder)
         patch.setattr(learned, "all_runs", lambda *a: [r for r in all_runs(*a) if "M" in r.setting])
         learned.collect_kept(QUICK, tmp_path, folder=weights)
-    kept = pd.read_csv(tmp_path / learned.ESTIMATES)
+    kept = pd.read_csv(tmp_path / learned._ESTIMATES)
     kept = kept[kept.q == "empirical"].reset_index(drop=True)
     pd.testing.assert_frame_equal(kept, whole[~biased].reset_index(drop=True), atol=1e-5)
 
@@ -111,14 +113,14 @@ def test_claims_without_studies_are_left_out(folder: Path) -> None:
     assert "variance-reduction" in set(found.claim)
     assert "blind-spot" not in set(found.claim)
     with pytest.raises(InputError, match="no studies"):
-        learned.judge_known({})
+        learned._judge_known({})
 
 
 def test_the_widest_interval_decides(tmp_path: Path) -> None:
     rows = {"claim": "risk-order", "setting": "C->C", "item": "R_IE - R_orig", "verdict": "any"}
     ends = [(0.5, 0.1, 0.9), (0.3, -0.1, 0.7)]
     frame = pd.DataFrame([rows | {"estimate": e, "low": a, "high": b} for e, a, b in ends])
-    learned.write_table(frame, tmp_path / learned.CLAIMS)
+    learned.write_table(frame, tmp_path / learned._CLAIMS)
     found = learned.learned_claims(folder=tmp_path).iloc[0]
     assert (found["learned"], found["learned low"], found["learned high"]) == (0.4, -0.1, 0.9)
     assert found["learned verdict"] == "inconclusive"
@@ -146,7 +148,7 @@ def ties() -> set[tuple[str, str, str, str]]:
 
 
 def test_every_stored_verdict_follows_from_its_interval_and_the_design() -> None:
-    table = pd.read_csv(RESULTS / learned.CLAIMS)
+    table = pd.read_csv(RESULTS / learned._CLAIMS)
     by_name, tied = {claim["id"]: claim for claim in read_design()["claims"]}, ties()
     assert len(table) > 300 and len(tied) > 0
     for row in table.itertuples():
@@ -158,7 +160,7 @@ def test_every_stored_verdict_follows_from_its_interval_and_the_design() -> None
 
 
 def test_verdicts_read_back_are_those_that_were_stored() -> None:
-    table = pd.read_csv(RESULTS / learned.CLAIMS)
+    table = pd.read_csv(RESULTS / learned._CLAIMS)
     read = learned.learned_claims().set_index(["claim", "setting", "item"])["learned verdict"]
     stored = table.groupby(["claim", "setting", "item"], sort=False).verdict.agg(set)
     agreed = stored[stored.str.len() == 1].str.join("")
@@ -204,14 +206,15 @@ def test_probes_share_no_patient_with_the_experiments() -> None:
 def test_committed_weights_reproduce_the_committed_soundness() -> None:
     book = preset("book")
     readers = {name: p.obtain() for name, p in probes(book).items()}
+    truth = phantom_cohort("C", book).oracle
     found = soundness(
         GeneratorRecipe(book, seed=0).obtain(),
         parts("C", book)["test"].take(range(300)),
         classifiers=readers,
-        audited={"basic": PredictorRecipe(book).obtain(), "strong": readers["effusion"]},
-        truth=phantom_cohort("C", book).oracle,
+        floor=Derived(truth, fresh_detector),
         axioms=["faithfulness", "effectiveness"],
         effects=["direct"],
+        **trial_terms(book),
     )
     keys = ["axiom", "intervention", "effect", "measure", "classifier"]
     kept = pd.read_csv(RESULTS / learned.SOUNDNESS).fillna({"classifier": ""})

@@ -58,7 +58,7 @@ def test_a_run_that_is_there_is_not_computed_again(
     result = study_run(RUN, folder=folder, replicates=20)
     assert result.column("S_var", "sex", 0.95).shape == (1, 21)
     assert study_run(RUN, folder=folder, q="empirical", replicates=2).seeds == [0]
-    with pytest.raises(InputError, match="uniform or empirical"):
+    with pytest.raises(InputError, match="one of uniform, empirical"):
         study_run(RUN, folder=folder, q="flat")
 
 
@@ -126,13 +126,13 @@ def test_the_shell_fills_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_failed_training_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([0.7])
-    validate = training.validate
+    validate = training._validate
 
     def twice(*arguments: object) -> tuple[float, float]:
         loss, score = validate(*arguments)
         return (loss if next(losses, None) else float("nan")), score
 
-    monkeypatch.setattr(training, "validate", twice)
+    monkeypatch.setattr(training, "_validate", twice)
     recipe = PredictorRecipe(preset("smoke"))
     with pytest.raises(FloatingPointError, match="epoch 2"):
         recipe.make(tmp_path / recipe.file)
@@ -155,7 +155,7 @@ BOOK = list(runs.all_runs(preset("book")))
 
 @pytest.mark.parametrize("run", BOOK, ids=lambda run: run.name)
 def test_the_predictions_of_the_book_are_committed(run: Run) -> None:
-    path = runs.COMMITTED / run.file
+    path = runs._COMMITTED / run.file
     assert path.is_file(), "the book preset has changed: run the experiments again"
     assert path.stat().st_size < 5_000_000
     bundle = load_all(path)
@@ -167,9 +167,9 @@ def test_the_predictions_of_the_book_are_committed(run: Run) -> None:
 
 
 def test_committed_data_stay_small() -> None:
-    files = [path for path in (runs.COMMITTED.parent).rglob("*") if path.is_file()]
+    files = [path for path in (runs._COMMITTED.parent).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 35_000_000
-    assert sum(path.stat().st_size for path in runs.COMMITTED.iterdir()) < 20_000_000
+    assert sum(path.stat().st_size for path in runs._COMMITTED.iterdir()) < 20_000_000
     assert max(path.stat().st_size for path in files) < 5_000_000
 
 

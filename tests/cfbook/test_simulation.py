@@ -9,7 +9,7 @@ from cfbook.figures.theory import errors
 from cfbook.theory.estimators import mean_interval, tolerable_generator_noise
 from cfbook.theory.simulation import (
     REGIMES,
-    Scores,
+    _Scores,
     _subgroup_means,
     _variance_interval,
     biased_errors,
@@ -25,7 +25,7 @@ from cfcore.checks import InputError
 SIGMA2, N, N_Z, RUNS = 0.15, 60, 12, 4000
 
 
-def ratio(scores: Scores) -> float:
+def ratio(scores: _Scores) -> float:
     """The simulated variance of the counterfactual over that of the observational estimator."""
     means = _subgroup_means(scores, N_Z)
     return (means["counterfactual"].var() / means["observational"].var()).item()
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_refused(rng: torch.Generator) -> None:
     with pytest.raises(InputError, match=r"a part of the variance 1, not 1\.5"):
         redrawn_scores(2, 4, variance=1.0, generator_noise=1.5, rng=rng)
     with pytest.raises(InputError, match="between 2 and all 4 patients are members, not 1"):
-        _subgroup_means(Scores(torch.zeros(2, 4), torch.zeros(2, 4)), 1)
+        _subgroup_means(_Scores(torch.zeros(2, 4), torch.zeros(2, 4)), 1)
     with pytest.raises(InputError, match="there is no regime 'novel', only correct model, noise"):
         simulate([20], [0.5], {"novel": [0.0]})
 

@@ -676,7 +676,7 @@ def test_marginalising_takes_your_own_images_generator_and_predictor(
         ("--generator nothing:here", "'nothing:here' cannot be imported"),
         ("--predictor weights", "NAME=FILE"),
         ("--predictor a=missing.safetensors", "missing.safetensors"),
-        ("--do height=1", "no variable 'height'"),
+        ("--do height=1", "unknown variable 'height'"),
         ("--do sex=0:1", "not an intervention"),
         ("--do sex=7", "sex"),
         ("--q weights.csv", "'weights.csv' is neither"),

@@ -1,13 +1,10 @@
-"""An audit that is not of a chest: photographs in colour, three sites, two labels, one network."""
+"""An audit that is not of a chest: photographs in colour, four sites, two labels, one network."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from cfcore.graph import CausalGraph
-from cfcore.interventions import Grid
-from cfcore.marginalise import marginalise
-from cfcore.patients import Patients
+from cfcore import CausalGraph, Grid, Patients, marginalise
 
 
 class Camera:
@@ -27,14 +24,15 @@ class Head(nn.Module):
 
 
 def test_a_network_is_found_to_read_the_site_in_one_of_its_two_labels() -> None:
-    graph = CausalGraph.from_yaml("site: {kind: categorical, categories: [Oxford, Lyon, Rome]}")
+    sites = ["Oxford", "Lyon", "Rome", "Bonn"]
+    graph = CausalGraph.from_yaml(f"site: {{kind: categorical, categories: {sites}}}")
     labels = {"rash": torch.tensor([0.0, 1, 0, 1]), "fever": torch.tensor([0.0, 0, 1, 1])}
-    pa = {"site": torch.tensor([0.0, 1, 1, 2]), **labels}
+    pa = {"site": torch.tensor([0.0, 1, 1, 3]), **labels}
     data = Patients(Camera().predict(torch.full((4, 3, 8, 8), 0.1), pa), pa, labels)
-    grid = Grid.product({"site": ["Oxford", "Lyon", "Rome"]}, graph=graph).empirical(data)
+    grid = Grid.product({"site": sites}, graph=graph).empirical(data)
     found = marginalise(Camera(), {"head": Head()}, data, grid)
 
-    assert grid.q.tolist() == [0.25, 0.5, 0.25]
+    assert grid.q.tolist() == [0.25, 0.5, 0, 0.25]
     assert found["head:rash"].evaluate()["S_var"] == pytest.approx(0, abs=1e-12)
     p = (4 * (0.1 + pa["site"].double() / 4) - 2).sigmoid()  # at the patients' own sites
     assert found["head:fever"].evaluate()["S_var"] == pytest.approx(p.var(correction=0).item())

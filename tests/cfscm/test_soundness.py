@@ -10,8 +10,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from cfbook.study.leak import LEAK
-from cfbook.study.learned import RESULTS
+from cfbook.study.learned import LEAK, RESULTS
 from cfbook.study.recipes import GeneratorRecipe
 from cfbook.theory.images import generator_noise
 from cfchest.data import Dataset, from_phantom
