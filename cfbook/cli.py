@@ -78,7 +78,7 @@ def predictor(
     """Train one predictor of the experiments.
 
     It is kept, and not trained if it is there. A training that fails leaves what it had as
-    *.failed.safetensors.
+    ``*.failed.safetensors``.
 
     Args:
         out (DIR): Where to keep it.

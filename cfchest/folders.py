@@ -36,7 +36,7 @@ class Folders:
 
     @property
     def restricted(self) -> tuple[str, ...]:
-        """Whose real patients they are, among :data:`cfchest.data.SOURCES`.
+        """Whose real patients they are, among ``cfchest.data.SOURCES``.
 
         Example:
             >>> Folders(mimic_iv="DIR", mimic_masks="FILE").restricted

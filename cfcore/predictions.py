@@ -197,12 +197,12 @@ class Predictions:
         return replace(self, q=checks.check_weights(q, self.logit_cf.shape[1]))
 
     def save(self, path: str | Path) -> Path:
-        """Write a safetensors file, as :func:`save_all` does for one predictor."""
+        """Write a safetensors file by :func:`~cfcore.predictions.save_all`."""
         return save_all({"": self}, path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Predictions":
-        """Read a file of one predictor, as :func:`load_all` does."""
+        """Read a file of one predictor, as :func:`~cfcore.predictions.load_all` does."""
         found = load_all(path)
         if len(found) > 1:
             raise InputError(f"{path}: there are {len(found)} predictors in it; see load_all")
@@ -250,7 +250,7 @@ def save_all(predictions: Mapping[str, Predictions], path: str | Path) -> Path:
 
 
 def load_all(path: str | Path) -> dict[str, Predictions]:
-    """Read what :func:`save_all` or :meth:`Predictions.save` wrote, by the name of the predictor.
+    """Read what :func:`save_all` or ``Predictions.save`` wrote, by the name of the predictor.
 
     Raises:
         FileNotFoundError: If there is no such file.

@@ -32,7 +32,7 @@ _CHUNK = 50  # replicates at a time
 
 @dataclass(frozen=True)
 class Resampling:
-    """How patients are resampled: options of :func:`bootstrap`, how many ``patients`` there are,
+    """How patients are resampled: options of :func:`cfcore.bootstrap`, the number of ``patients``,
     and as ``code`` which of them each row is of, shape (N,).
     """
 
@@ -167,14 +167,14 @@ def _frame(
 
 
 def bootstrap_scores(scores: Scores, options: Options, sampling: Resampling) -> "pd.DataFrame":
-    """Estimates and intervals of checked scores; see :func:`bootstrap`."""
+    """Estimates and intervals of checked scores; see :func:`cfcore.bootstrap`."""
     return _frame(replicate(scores, options, sampling), rule, sampling)
 
 
 def compare_scores(
     first: Scores, second: Scores, options: Options, sampling: Resampling
 ) -> "pd.DataFrame":
-    """Differences of the checked scores of two predictors of the same rows; see :func:`compare`."""
+    """Differences of the checked scores of two predictors; see :func:`cfcore.compare`."""
     ours, theirs = (replicate(scores, options, sampling) for scores in (first, second))
     change = {name: theirs[name] - values for name, values in ours.items()}
     frame = _frame(change, lambda name: rule(name).difference(), sampling)
@@ -255,11 +255,11 @@ def compare(
     Args:
         first, second: ``(p_obs, p_cf)`` of each predictor, the same patients in the same order.
         y, q, threshold, alphas, bins, loss: As for :func:`cfcore.evaluate`.
-        patient, replicates, rank_replicates, level, seed: As for :func:`bootstrap`.
+        patient, replicates, rank_replicates, level, seed: As for :func:`cfcore.bootstrap`.
 
     Returns:
         A frame with the columns ``metric, first, second, estimate, low, high``, where the last
-        three are about second minus first; ``attrs["doubtful"]`` as for :func:`bootstrap`.
+        three are about second minus first; ``attrs["doubtful"]`` as for :func:`cfcore.bootstrap`.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -147,7 +147,7 @@ def save_model(
 
 
 def load_model(path: Path | str, *, graph: CausalGraph) -> DeepSCM:
-    """Reads a model that :func:`save_model` wrote.
+    """Reads a model that :func:`~cfscm.model.save_model` wrote.
 
     It is in evaluation mode, on the CPU. A file that is damaged, or of another graph, raises an
     :class:`InputError`.

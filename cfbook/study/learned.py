@@ -97,7 +97,7 @@ def _kept_predictions(run: Run, folder: Path) -> dict[PredictorId, Predictions]:
 
 
 def trial_terms(preset: Preset) -> dict[str, object]:
-    """How generators of a preset are tried, as options of :func:`cfscm.soundness.soundness`.
+    """How generators of a preset are tried: options of :func:`cfscm.soundness.measure.soundness`.
 
     Counterfactuals are compared with the truth through the eyes of two classifiers of effusion.
     """

@@ -120,7 +120,7 @@ class Dataset(Patients):
 
     @property
     def restricted(self) -> tuple[str, ...]:
-        """Whose real patients they are, by names in :data:`SOURCES`."""
+        """Whose real patients they are, by names in ``SOURCES``."""
         return (self.report.source,) if self.report.source else ()
 
     @property

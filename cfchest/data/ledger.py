@@ -35,7 +35,7 @@ class Ledger:
         read: Records seen.
         kept: Images in the data set.
         entries: The reasons, in the order in which they were met.
-        source: Whose real patients they are, among :data:`cfchest.data.SOURCES`; "" for nobody's.
+        source: Whose real patients they are, among ``cfchest.data.SOURCES``; "" for nobody's.
 
     Example:
         >>> ledger = Ledger("Miniature", read=3, kept=2)

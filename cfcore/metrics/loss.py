@@ -19,7 +19,8 @@ def cross_entropy(p: Tensor, y: Tensor) -> Tensor:
     .. math:: \ell(p, y) = -y \log p - (1 - y) \log (1 - p)
 
     Probabilities are kept :math:`2^{-52}` away from 0 and 1, as in scikit-learn's ``log_loss``. It
-    hides how wrong a saturated predictor is; of logits, take :func:`cross_entropy_from_logits`.
+    hides how wrong a saturated predictor is; of logits, take
+    :func:`~cfcore.metrics.loss.cross_entropy_from_logits`.
 
     Args:
         p, y: Probabilities of disease, any shape, and labels 0 or 1, broadcastable to them.

@@ -162,7 +162,7 @@ def test_cells_use_the_one_style_and_fit_the_page(name: str) -> None:
     sources = [cell.source for cell in code_cells(name)]
 
     assert not any("set_theme" in source for source in sources)
-    assert not drawing_cells(name) or any("plots.style()" in source for source in sources)
+    assert not drawing_cells(name) or any("study.style()" in source for source in sources)
     assert [line for source in sources for line in source.splitlines() if len(line) > 110] == []
 
 

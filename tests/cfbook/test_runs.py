@@ -126,13 +126,13 @@ def test_the_shell_fills_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_failed_training_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([0.7])
-    validate = training._validate
+    judged = training._judged
 
     def twice(*arguments: object) -> tuple[float, float]:
-        loss, score = validate(*arguments)
+        loss, score = judged(*arguments)
         return (loss if next(losses, None) else float("nan")), score
 
-    monkeypatch.setattr(training, "_validate", twice)
+    monkeypatch.setattr(training, "_judged", twice)
     recipe = PredictorRecipe(preset("smoke"))
     with pytest.raises(FloatingPointError, match="epoch 2"):
         recipe.make(tmp_path / recipe.file)
