@@ -5,6 +5,7 @@ none is missing and none is of a module that has gone.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,7 @@ def _write_pages(folder: Path) -> list[Path]:
     lines, paths = [index.read_text()], []
     for name, tree in _modules():
         said = (ast.get_docstring(tree) or "").partition("\n")[0]
+        said = re.sub(r":math:`(.+?)`", r"$\1$", said)
         lines += [f"\n## {name}\n"] if name in PACKAGES else []
         lines.append(f"- {{doc}}`{name} <api/{name}>`: {said}")
         paths.append(folder / f"{name}.md")

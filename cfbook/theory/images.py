@@ -155,6 +155,7 @@ def held_label_bias(g: Tensor, label: Tensor, probability: float) -> float:
         g: Scores in the subgroup with the label held, shape (n,).
         label: The labels that are held, shape (n,).
         probability: :math:`P(Y = 1 \mid A = z)`, how often members have the disease.
+
     Example:
         >>> held_label_bias(torch.tensor([0.25, 0.75]), torch.tensor([0, 1]), probability=0.75)
         -0.125
