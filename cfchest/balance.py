@@ -44,7 +44,6 @@ def balanced(
 
     Args:
         table: One row for each image; rows without sex, age or label are left out.
-        seed: The randomness.
         prevalence: The prevalence to come near to; by default whichever keeps most images.
         tolerance: How near, at most; within it the largest subset is used.
         per: Keep only one random image for each patient or study, before balancing.

@@ -28,7 +28,6 @@ class Cells:
     """Columns of a file as the text that stands there.
 
     Attributes:
-        path: The file.
         header: The names of all its columns.
         frame: The cells that were read, each as text, or NaN where text was said to mean that it
             is missing. The index is the line on which a row starts, counted from 1 with the

@@ -120,7 +120,6 @@ def values_set(
     """What an intervention sets, as tensors like the parents; for ``act`` of a generator.
 
     Args:
-        graph: The graph.
         pa: The parents that can be intervened on, each of shape (B,).
         do: The values to set: numbers, checked against the range of their variable, or tensors of
             shape () or (B,), which are not checked.
@@ -152,7 +151,6 @@ def counterfactuals(
     """The images of the same patients under an intervention: abduct, act, predict.
 
     Args:
-        generator: The generator.
         x: The images, shape (B, C, ...).
         pa: Their parents, each of shape (B,).
         do: The values to set: numbers, or tensors of shape (B,); none reproduces the images.

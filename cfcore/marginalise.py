@@ -140,7 +140,6 @@ def _chunk_logits(job: _Job, x: Tensor, pa: Parents, index: Tensor, do: Values) 
     the first of the worlds: small batches are slow.
 
     Args:
-        job: The job.
         x: The images of b patients, shape (b, C, ...).
         pa: Their parents, each of shape (b,).
         index: Their rows in the cohort, shape (b,).

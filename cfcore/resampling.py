@@ -214,7 +214,6 @@ def bootstrap(
         replicates: How many samples to draw.
         rank_replicates: How many of them to use for rank metrics, which cost more.
         level: The coverage aimed at.
-        seed: The seed of the draws.
 
     Returns:
         A frame with the columns ``metric, estimate, low, high``.

@@ -34,7 +34,6 @@ class Completions:
     r"""The completions of B rows in K combinations.
 
     Args:
-        graph: The graph.
         pa: The completed labels, each of shape (B, K).
         missing: Which rows miss each variable, each of shape (B,).
         log_q: The terms :math:`\log q(y_i \mid x, y_{>i})` of all variables, each (B, K).
@@ -88,7 +87,6 @@ def complete(
     """Completes rows in every combination of the discrete labels.
 
     Args:
-        predictors: The parent predictors.
         features: The features of the images, shape (B, F).
         pa: Their labels, each of shape (B,), NaN where missing.
         rng: The source of the draws of continuous labels; their mean is taken without one.

@@ -74,7 +74,6 @@ def disagreement(
     mechanism and, by the effects of an intervention, the mechanisms of continuous parents.
 
     Args:
-        model: The model.
         readers: The predictors that read the counterfactual.
         x: The images, shape (B, 1, H, W).
         pa: Their parents, complete, each of shape (B,).
@@ -98,7 +97,6 @@ class Consistent:
 
     Args:
         readers: The frozen predictors, see :meth:`reading`.
-        config: What is asked for.
         training: The objective of the training.
     """
 

@@ -47,9 +47,7 @@ class ParentPredictors(nn.Module):
     that is linear on the encoded scale and stated in their own units.
 
     Args:
-        graph: The graph.
         names: The variables to predict, in topological order.
-        config: What to make.
 
     Example:
         >>> from cfcore.graph import Variable

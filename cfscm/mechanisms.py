@@ -216,8 +216,6 @@ def fit_mechanisms(
     Args:
         mechanisms: The mechanisms by name, fitted in place.
         pa: The values of all variables, each of shape (N,); NaN where missing.
-        config: How to fit.
-        seed: The seed of the order of the rows.
 
     Returns:
         The mean negative log-likelihood of each variable, in nats.

@@ -38,7 +38,6 @@ class DeepSCM(nn.Module):
         mechanisms: What the mechanisms of the parents are made of.
         outcome: The name of the image in the graph.
         inference: What the predictors of missing parents are made of; there are none without.
-        seed: The seed of the weights of the mechanisms and of the predictors.
     """
 
     def __init__(

@@ -72,7 +72,6 @@ class ImageNetwork(nn.Module):
     Args:
         network: The network, from (B, 1, H, W) to (B, C).
         variable: The variable.
-        config: What the network was made of, for the manifest.
     """
 
     def __init__(self, network: nn.Module, variable: Variable, config: PredictorConfig) -> None:

@@ -97,7 +97,6 @@ class _Evidence:
     r"""What the equations are made of, for B rows.
 
     Args:
-        rows: The completions of the rows.
         image: The expected bound of the image :math:`\mathbb{E}_q \mathcal{L}(x, y)`, shape (B,).
         log_p: The terms :math:`\log p(y_i \mid \mathbf{pa}_i)`, each of shape (B, K).
         trust: The weight of what is expected of imputed labels, shape (B,); 1 for a bound.

@@ -49,13 +49,9 @@ class Stages:
 
     Args:
         model: The generator with its parent predictors, trained in place.
-        images: The training images, N of them.
         pa: Their parents, each of shape (N,), NaN where one is missing.
         schedule: How long it learns, and what it minimises.
         path: The file of the weights, beside which checkpoints are kept.
-        seed: The seed of the order of images and of the draws.
-        device: Where to train.
-        progress: Whether to show progress bars.
 
     Attributes:
         history: The statistics of each stage that was run.

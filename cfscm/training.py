@@ -296,13 +296,8 @@ def train(
 
     Args:
         network: The predictor, trained in place.
-        images: The training images, N of them.
         target: The values of its variable, shape (N,).
         validation: Images and targets on which to stop.
-        seed: The seed of shuffling and augmentation.
-        config: How to train.
-        device: Where to train.
-        progress: Whether to show a progress bar.
     """
     config = config or TrainingConfig()
     target, validation = target.float(), (validation[0], validation[1].float())
@@ -365,14 +360,10 @@ def fit(
 
     Args:
         module: The network, trained in place.
-        images: The training images, N of them.
         c: Their parents as vectors, shape (N, D).
         objective: The loss; a term of it that is not finite raises an error that names it.
-        config: How to train.
-        seed: The seed of the order of images and of the draws.
         checkpoint: Where to keep the state, ``*.safetensors``; if it is there, training goes on
             from it. The caller removes it.
-        device: Where to train.
         progress: Whether to show a progress bar with the expected time.
 
     Yields:

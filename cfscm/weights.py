@@ -35,8 +35,6 @@ def write_weights(
     Args:
         path: The file of the weights, ``*.safetensors``; the manifest ends in ``.json``.
         module: The network.
-        config: What the network was made of.
-        seed: The seed that it was trained with.
         notes: Further entries of the manifest: training settings, statistics, data.
     """
     from safetensors.torch import save as to_bytes
@@ -60,7 +58,6 @@ def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> 
     """Reads a network that :func:`write_weights` wrote.
 
     Args:
-        path: The file of the weights.
         make: Makes the network, with any weights, from its configuration.
 
     Raises:

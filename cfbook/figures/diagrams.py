@@ -86,7 +86,6 @@ def overview(
     """The method: abduct, act, predict, classify, average, and compare.
 
     Args:
-        ax: Where to draw.
         observed: The observed image, shape (H, W).
         worlds: Some of its counterfactuals, each of shape (H, W).
         labels: What was done in each of them.

@@ -42,7 +42,6 @@ def ladder(
     """A metric along the three chains of rising bias, with intervals.
 
     Args:
-        ax: Where to draw.
         summary: What :meth:`cfbook.study.statistics.Study.summary` returns.
         metric: Which metric.
         label: What to write on the vertical axis; by default the name of the metric.

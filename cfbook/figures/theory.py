@@ -43,7 +43,6 @@ def variances(ax: "Axes", frame: "pd.DataFrame", regime: str) -> None:
     """Simulated variances against the noise, with intervals, on the lines of the formulas.
 
     Args:
-        ax: Where to draw.
         frame: What :func:`cfbook.theory.simulation.simulate` returns, variances times
             :math:`n / \\sigma^2`.
         regime: One of :data:`cfbook.theory.simulation.REGIMES`.
@@ -83,7 +82,6 @@ def errors(
     """Mean squared errors against the size of the test set, with the sizes that break even.
 
     Args:
-        ax: Where to draw.
         frame: What :func:`cfbook.theory.simulation.biased_errors` returns.
         crossing: By share, the size that breaks even; infinite if none does.
         bias: The bias of the generator.
@@ -112,7 +110,6 @@ def biases(ax: "Axes", frame: "pd.DataFrame") -> None:
     """Biases of subgroup means by world and generator, over bars that reach to the limit.
 
     Args:
-        ax: Where to draw.
         frame: Columns ``world, generator`` and those of :func:`cfbook.theory.images.bias_verdict`.
     """
     place = {world: -k for k, world in enumerate(frame.world.unique())}
@@ -132,7 +129,6 @@ def curves(ax: "Axes", frame: "pd.DataFrame") -> None:
     """Mean scores by age, with intervals, one line for each way to get them.
 
     Args:
-        ax: Where to draw.
         frame: Columns ``curve, age, mean, low, high``; points without a line for ``observed``.
     """
     looks = [("o", "black"), ("^-", "C2"), ("s--", "C0"), ("D:", "C1")]

@@ -136,7 +136,6 @@ def run_notebook(
         source: The notebook, ``.md`` or ``.ipynb``.
         out: Where to write the executed notebook.
         given: Parameters to change; each must be in the notebook's cell tagged ``parameters``.
-        progress: Whether to show a progress bar.
         provenance: Where to write the record of the run (:mod:`cfbook.production.records`).
 
     Raises:

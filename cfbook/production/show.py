@@ -25,7 +25,6 @@ def show(
     can be run twice. A page links to the first one by ``<a href="#table-1">Table 1</a>``.
 
     Args:
-        frame: The table.
         caption: What it says, in a sentence or two; names between backticks are set as code.
         digits: Significant digits of numbers; whole parts and counts are shown whole.
         bold: Labels of the rows that matter.

@@ -63,7 +63,6 @@ def students_edition(source: Path, out: Path) -> list[Path]:
 
     Args:
         source: A folder with pages and notebooks, executed or not.
-        out: The folder to write to, made if need be.
 
     Returns:
         The files that were written.

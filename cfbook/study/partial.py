@@ -54,8 +54,6 @@ class PartialRecipe(GeneratorRecipe):
 
     Args:
         preset: The sizes, the patients and what the image mechanism is made of.
-        hospital: Where it is trained.
-        seed: The seed of the mask, the weights, the order of images and the draws.
         fraction: The share of the labels that are kept.
         by: Whether labels are hidden one by one (``"variable"``) or a patient at a time
             (``"row"``), see :func:`cfchest.cohorts.mask_labels`.

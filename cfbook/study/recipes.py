@@ -45,7 +45,6 @@ class Recipe:
     The code that makes it is not hashed, since a change of a comment would orphan every file.
 
     Attributes:
-        preset: The sizes.
         name: What it is called in tables.
         facts: All that decides what is in the file, ready for JSON.
         sized: Whether the name of the preset is part of the file name.
@@ -76,7 +75,6 @@ class _NetworkRecipe(Recipe, Generic[_Module]):
         committed: The folder of those that come with the project.
         cache: The folder of those that were trained here.
         load: Reads one, in evaluation mode, on the CPU.
-        seed: The seed of its training.
     """
 
     committed: ClassVar[Path]
@@ -175,13 +173,11 @@ class PredictorRecipe(_ReaderRecipe):
     Training stops on the unbiased validation part, whatever the bias of the training set.
 
     Args:
-        preset: The sizes.
         hospital: Where it is trained, ``"C"`` or ``"M"``.
         family: ``"basic"``, or the attribute that the training set is biased by, ``"sex"`` or
             ``"age"``; ``"control sex"`` and ``"control age"`` are trained without bias on as many
             images as that bias leaves, so that their names are known before anybody is drawn.
         strength: The strength of that bias; 0 for ``"basic"``.
-        seed: The seed of the dropping, of the weights and of the order of images.
         images: For ``"basic"`` only: how many training images to use, by default all.
 
     Example:
@@ -265,12 +261,10 @@ class _Probe(_ReaderRecipe):
     Args:
         variable: What it reads from an image.
         images: How many images it learns from; training stops on a tenth as many others.
-        size: Their side in pixels.
         cohort: The seed of its patients.
         network: What it is made of.
         training: How it is trained.
         hospital: Where its patients are.
-        seed: The seed of its weights.
     """
 
     variable: str
@@ -327,7 +321,6 @@ class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
     Args:
         preset: The sizes, and what the generator is made of.
         hospital: Where it is trained; in the paper always ``"C"``.
-        seed: The seed of the weights, of the order of images and of the draws.
 
     Example:
         >>> from cfbook.study.presets import preset

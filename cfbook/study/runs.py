@@ -80,7 +80,6 @@ class PredictorId:
         family: ``"basic"``, ``"logit"``, ``"sex"`` or ``"age"``; ``"control sex"`` and
             ``"control age"`` are trained without bias on as many images as that bias leaves.
         strength: Of the bias, or of the bias that it is the control of; 0 for ``"basic"``.
-        seed: The seed of its training.
     """
 
     family: str
@@ -98,7 +97,6 @@ class Run(Recipe):
     """One marginalisation: predictors of one hospital on one test set.
 
     Args:
-        preset: The sizes.
         setting: The name of the setting.
         testset: Which test set; that of the setting, or one that shares a shortcut.
         effect: ``"direct"`` or ``"total"``.
@@ -217,13 +215,10 @@ def fill(
 
     Args:
         run: The run.
-        out: The file to write.
         generator: Makes the counterfactuals; by default the one that the run names.
         predictors: Where trained predictors are kept, by default those of the project and of
             earlier runs; what is missing is trained.
-        device: Where to compute.
         max_images: Images in flight.
-        progress: Whether to show a progress bar.
     """
     generator = find_generator(run) if generator is None else generator
     made, shards = run.recipes(), out.with_suffix(".shards")

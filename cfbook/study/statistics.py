@@ -138,7 +138,6 @@ def study_predictions(
         given: What each predictor says, of the same patients on the same grid.
         replicates: How often to resample the patients.
         rank_replicates: How many of these to use for the rank metrics.
-        seed: The seed of the resampling.
     """
     first = next(iter(given.values()))
     often = (replicates, rank_replicates)

@@ -124,7 +124,6 @@ def ratio_of_variances(
         member: Who belongs to the subgroup, shape (n,).
         counterfactual: Scores of everybody in the subgroup, shape (n,).
         replicates: How many samples of patients are drawn.
-        seed: The seed of the draws.
 
     Example:
         >>> g, member = torch.tensor([0.1, 0.9, 0.1, 0.9]), torch.tensor([True, True, False, False])

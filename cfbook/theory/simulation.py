@@ -98,7 +98,6 @@ def redrawn_scores(
         n: The patients of each.
         variance: :math:`\sigma^2`, the variance of the score.
         generator_noise: The part of it that is drawn anew, at most :math:`\sigma^2`.
-        rng: The source of randomness.
 
     Example:
         >>> rng = torch.Generator().manual_seed(7)
@@ -184,7 +183,6 @@ def simulate(
         noises: The generator's noise as multiples of the variance, by regime.
         variance: :math:`\sigma^2`, the variance of the score within the subgroup.
         runs: How many test sets for each combination.
-        seed: The seed.
 
     Returns:
         One row for each combination and estimator: ``regime, n, n_z, noise, estimator, variance,

@@ -79,7 +79,6 @@ class Dataset(Patients):
         table: One row for each image; only ``patient`` is required, see :func:`schema`.
         images: A tensor or array (N, H, W) or (N, 1, H, W), uint8 or in [0, 1]; or a function
             of row numbers (B,) that returns float32 images (B, 1, H, W) in [0, 1].
-        name: What to call it in messages.
         report: What was dropped or set missing on the way here.
 
     Example:

@@ -31,7 +31,6 @@ class Ledger:
     """The account of one loading: nothing leaves or changes without a line here.
 
     Args:
-        name: The data set.
         read: Records seen.
         kept: Images in the data set.
         entries: The reasons, in the order in which they were met.

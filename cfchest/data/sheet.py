@@ -24,7 +24,6 @@ class Sheet:
     an editor does, and survives every filter.
 
     Args:
-        path: The file.
         frame: Its cells, as text or missing, indexed by line.
         titles: What the file calls the columns of ``frame`` that were renamed.
     """
@@ -81,7 +80,6 @@ def read_sheet(path: Path, columns: Sequence[str], *, optional: Sequence[str] = 
     """Read some columns of a ``.csv``, ``.csv.gz`` or ``.xlsx`` as text.
 
     Args:
-        path: The file.
         columns: Columns that must be there.
         optional: Columns that are filled with missing values if they are not.
 

@@ -17,7 +17,6 @@ def measures(noise: Mapping[str, Tensor], pa: Mapping[str, Tensor]) -> dict[str,
 
     Args:
         noise: The exogenous noise of the image, each of shape (B,).
-        pa: The parents, each of shape (B,).
 
     Returns:
         Every number that the renderer reads, each of shape (B, 1, 1).

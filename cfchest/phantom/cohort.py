@@ -168,10 +168,7 @@ class Cohort:
 
     Args:
         phantom: The phantom that drew them.
-        pa: The parents, float32, each of shape (N,).
         noise: The exogenous noise of the images, each of shape (N,).
-        hospital: The hospital.
-        seed: The seed.
         rows: The row of each patient in the draw of that seed, int64, shape (N,).
     """
 

@@ -39,7 +39,6 @@ def row_keys(seed: int, stream: int, rows: Tensor) -> Tensor:
     """One key for each row of a cohort.
 
     Args:
-        seed: The seed of the cohort.
         stream: What the keys are for; cohorts and uses with different streams share nothing.
         rows: The row numbers, int64, shape (N,).
 

@@ -191,7 +191,6 @@ def image_noise(rows: Tensor, *, hospital: str, seed: int) -> dict[str, Tensor]:
     Args:
         rows: The row numbers, int64, shape (N,).
         hospital: ``"C"`` or ``"M"``.
-        seed: The seed of the cohort.
 
     Returns:
         One tensor of shape (N,) for each name of ``_ANATOMY``, float32; and ``texture`` and

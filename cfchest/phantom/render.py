@@ -55,7 +55,6 @@ def frame(m: _Measures, size: tuple[int, int], like: Tensor) -> _Frame:
 
     Args:
         m: The measures, each of shape (B, 1, 1).
-        size: Height and width of the image.
         like: A tensor with the device and dtype to use.
 
     Returns:
@@ -191,7 +190,6 @@ def _texture(key: Tensor, size: tuple[int, int]) -> Tensor:
 
     Args:
         key: The keys, int64, shape (B,).
-        size: Height and width of the image.
 
     Returns:
         The field, shape (B, H, W).

@@ -17,7 +17,6 @@ class Derived:
     """A generator that acts and predicts as another one does, from noise that may be changed.
 
     Args:
-        generator: The other one.
         change: A function of the noise that it abducts.
     """
 

@@ -60,11 +60,8 @@ def leak(
 
     Args:
         features: The leaves of the noise, each of shape (N, D).
-        pa: The parents, each of shape (N,).
-        graph: The graph.
         kernels: Some of linear, quadratic and radial.
         permutations: How often the patients are exchanged.
-        seed: The seed of the halves and of the exchanges.
 
     Returns:
         For each parent, what :func:`~cfscm.soundness.distances.agreement` says about the probe;

@@ -97,9 +97,7 @@ def soundness(
     Where the noise has a leaf ``residual``, composition and reversibility are repeated without it.
 
     Args:
-        generator: The generator on trial.
         data: The patients; all parents of the graph that they have are known.
-        graph: The graph.
         classifiers: Independent predictors of the parents, by name; several may read the same.
         audited: The predictors whose scores matter, by name.
         truth: The generator of true counterfactuals, where they are known.
@@ -108,9 +106,7 @@ def soundness(
         axioms: Which axioms to try.
         effects: Which effects the interventions have.
         beside: What the generator is compared with; fewer columns take less time.
-        seed: The seed of interventions and probes.
         batch: Patients at once.
-        device: Where to compute; networks are there already.
 
     Returns:
         One row for each measure: ``axiom, intervention, effect, measure, classifier``, the

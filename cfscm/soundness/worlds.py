@@ -61,7 +61,6 @@ def draw(
     """Draws all worlds that the plan needs.
 
     Args:
-        generator: The generator on trial.
         truth: The generator of true counterfactuals, if they are known.
         batch: The patients.
         plan: What to try.
