@@ -124,9 +124,6 @@ def inspect(
         book: Whether these files are a rendered book, in which fonts and the outputs of its own
             notebooks have a place.
 
-    Returns:
-        What was found, in the order of the files.
-
     Example:
         >>> id = "patient" + "1" * 5
         >>> print(*inspect([("notes.md", f"see {id}".encode()), ("empty.md", b"")]))

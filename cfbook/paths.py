@@ -11,10 +11,7 @@ _PACKAGED = Path(__file__).parent / "data"  # a wheel has the paper's tables in 
 
 
 def data_file(name: str) -> Path:
-    """A file or folder of the project's data, from whatever folder one works in.
-
-    Args:
-        name: Its name below ``data``.
+    """A file or folder of the project's data by its name below ``data``, wherever one works.
 
     Example:
         >>> data_file("paper/risk.csv").name

@@ -39,7 +39,6 @@ class MechanismConfig:
         hidden: The widths of the hidden layers of each network.
         bins: The bins of each spline.
         steps: The steps of Adam.
-        batch: Rows in a step.
         learning_rate: The peak learning rate; it falls to 0 along a cosine.
     """
 

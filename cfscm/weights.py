@@ -59,9 +59,6 @@ def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> 
 
     Args:
         make: Makes the network, with any weights, from its configuration.
-
-    Raises:
-        InputError: If weights and manifest do not belong together.
     """
     from safetensors.torch import load as from_bytes
 

@@ -63,9 +63,6 @@ def students_edition(source: Path, out: Path) -> list[Path]:
 
     Args:
         source: A folder with pages and notebooks, executed or not.
-
-    Returns:
-        The files that were written.
     """
     if not source.is_dir():
         raise FileNotFoundError(f"{source}: there is no such folder")

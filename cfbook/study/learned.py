@@ -122,7 +122,6 @@ def collect_soundness(
     """Try the generators of a preset on test patients of hospital C, and keep the tables.
 
     Args:
-        seeds: The seeds of the generators.
         patients: How many test patients, none of whom was seen in training.
         noise_patients: How many of them to abduct several times, for the generators' own noise.
         draws: How often.

@@ -209,16 +209,12 @@ def fill(
     max_images: int = MAX_IMAGES,
     progress: bool = False,
 ) -> Path:
-    """Marginalise the predictors of a run over its test set, and keep the result in a file.
-
-    What is needed to make the predictions again is kept with them.
+    """Marginalise the predictors of a run over its test set, and keep how and what in a file.
 
     Args:
-        run: The run.
         generator: Makes the counterfactuals; by default the one that the run names.
         predictors: Where trained predictors are kept, by default those of the project and of
             earlier runs; what is missing is trained.
-        max_images: Images in flight.
     """
     generator = find_generator(run) if generator is None else generator
     made, shards = run.recipes(), out.with_suffix(".shards")
@@ -247,9 +243,6 @@ def predictions(run: Run, *, folder: Path | None = None) -> dict[PredictorId, Pr
 
     Where the same run is kept with more trainings, its first ones are taken. A folder is looked
     into first, by default that in the data of the project.
-
-    Raises:
-        InputError: If the run is one of the book, and the installed package came without its data.
     """
     path = _kept_file(run, (folder or _COMMITTED, _FILLED))
     if path is None and folder is None and run.preset.folders is None and run.preset.name == "book":

@@ -133,11 +133,7 @@ def study_predictions(
     scores of women and men, of old and young, are apart within a label; ``ECE_q``, the calibration
     error over all patients in all worlds; ``variance_ratio``, of the counterfactual to the observed
     mean of a subgroup; ``null_flip`` and ``null_abs``, what the null intervention alone does.
-
-    Args:
-        given: What each predictor says, of the same patients on the same grid.
-        replicates: How often to resample the patients.
-        rank_replicates: How many of these to use for the rank metrics.
+    All predictions are of the same patients on the same grid.
     """
     first = next(iter(given.values()))
     often = (replicates, rank_replicates)
@@ -164,11 +160,9 @@ def study_run(
     """Study the predictions of a run, which are read if they are there and computed if not.
 
     Args:
-        run: The run.
         folder: Where predictions are looked for first, by default in the data of the project.
         q: ``"uniform"``, or ``"empirical"``: each world is weighted by how many patients are
             nearest to it.
-        replicates: How often to resample the patients.
     """
     check_known("q", q, ("uniform", "empirical"))
     found = predictions(run, folder=Path(folder) if folder else None)

@@ -120,10 +120,8 @@ def ratio_of_variances(
     resampling patients.
 
     Args:
-        observed: Observed scores, shape (n,).
-        member: Who belongs to the subgroup, shape (n,).
+        observed: Observed scores, shape (n,); and who is a ``member`` of the subgroup.
         counterfactual: Scores of everybody in the subgroup, shape (n,).
-        replicates: How many samples of patients are drawn.
 
     Example:
         >>> g, member = torch.tensor([0.1, 0.9, 0.1, 0.9]), torch.tensor([True, True, False, False])
@@ -206,8 +204,7 @@ def bias_verdict(
     Args:
         counterfactual: Scores in the subgroup by some generator and effect, shape (n,).
         truth: Scores that the same patients would truly have in it, shape (n,).
-        observed: Observed scores, shape (n,).
-        member: Who belongs to the subgroup, shape (n,).
+        observed: Observed scores, shape (n,); and who is a ``member`` of the subgroup.
 
     Returns:
         The ``verdict``: ``gains`` if all of the interval of the bias is smaller than the break-even

@@ -16,9 +16,6 @@ def from_phantom(cohort: Cohort) -> Dataset:
     Args:
         cohort: What :meth:`cfchest.phantom.cohort.Phantom.sample` returned.
 
-    Returns:
-        The data set; images are rendered when they are asked for.
-
     Example:
         >>> from cfchest.phantom import Phantom
         >>> data = from_phantom(Phantom(32).sample(3, hospital="C", seed=2026))

@@ -26,9 +26,6 @@ def mix(z: Tensor) -> Tensor:
 
     Args:
         z: Integers, int64, any shape.
-
-    Returns:
-        Hashed integers of the same shape.
     """
     z = (z ^ _shift(z, 30)) * -0x40A7B892E31B1A47
     z = (z ^ _shift(z, 27)) * -0x6B2FB644ECCEEE15

@@ -56,9 +56,6 @@ def frame(m: _Measures, size: tuple[int, int], like: Tensor) -> _Frame:
     Args:
         m: The measures, each of shape (B, 1, 1).
         like: A tensor with the device and dtype to use.
-
-    Returns:
-        The coordinates.
     """
     ticks = (torch.arange(n, device=like.device, dtype=like.dtype) for n in size)
     v, u = ((at + 0.5) * (2 / n) - 1 for at, n in zip(ticks, size, strict=True))
@@ -190,9 +187,6 @@ def _texture(key: Tensor, size: tuple[int, int]) -> Tensor:
 
     Args:
         key: The keys, int64, shape (B,).
-
-    Returns:
-        The field, shape (B, H, W).
     """
     counts = [(n + 2) ** 2 for n, _ in _OCTAVES]
     nodes = field(key, sum(counts)).split(counts, dim=1)

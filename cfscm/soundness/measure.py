@@ -106,7 +106,6 @@ def soundness(
         axioms: Which axioms to try.
         effects: Which effects the interventions have.
         beside: What the generator is compared with; fewer columns take less time.
-        batch: Patients at once.
 
     Returns:
         One row for each measure: ``axiom, intervention, effect, measure, classifier``, the

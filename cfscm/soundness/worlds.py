@@ -62,7 +62,6 @@ def draw(
 
     Args:
         truth: The generator of true counterfactuals, if they are known.
-        batch: The patients.
         plan: What to try.
         noise: Their noise, as the generator abducts it.
 
