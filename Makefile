@@ -54,7 +54,7 @@ nbval: setup ## Rerun the committed notebooks and compare their outputs
 	@$(SIDE_BY_SIDE) --keep-going $(NBVAL)
 
 $(NBVAL): nbval-%:
-	$(PYTEST) --quiet --nbval notebooks/$*.ipynb --noconftest --override-ini=addopts= -W default -p no:cacheprovider
+	$(PYTEST) --quiet --nbval notebooks/$*.ipynb --nbval-sanitize-with tests/nbval.cfg --noconftest --override-ini=addopts= -W default -p no:cacheprovider
 
 book-check: book ## Check the rendered book
 	CFCORE_BOOK=_build/html $(PYTEST) tests/book/test_book.py tests/book/test_browser.py tests/book/test_interactive.py

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cfbook import notation
 from cfbook.study.claims import STEPS
 from cfbook.study.rules import rule
 from cfbook.study.statistics import Study
@@ -19,16 +20,24 @@ if TYPE_CHECKING:
 
 COLOURS = {"basic": "0.35", "logit": "#0173b2", "sex": "#de8f05", "age": "#029e73"}
 MARKERS = {"basic": "o", "logit": "s", "sex": "D", "age": "^"}
-FAMILIES = {"basic": "basic", "logit": "logit offset", "sex": "sex bias", "age": "age bias"}
+FAMILIES = {"basic": "unbiased", "logit": "offset", "sex": "sex bias", "age": "age bias"}
 _STYLE = Path(__file__).with_name("book.mplstyle")
 
 
 def style() -> None:
-    """Draw from here on as the whole book does: one style file for every figure."""
+    """Draw from here on as the whole book does: one style file, and lines that stay sharp (SVG).
+
+    A notebook started with a format of its own (``InlineBackend.figure_formats``) keeps it.
+    """
     needs("matplotlib")
     import matplotlib.pyplot as plt
+    from IPython import get_ipython
+    from matplotlib_inline.backend_inline import set_matplotlib_formats
 
     plt.style.use(_STYLE)
+    shell = get_ipython()
+    if shell and "figure_formats" not in shell.config.InlineBackend:
+        set_matplotlib_formats("svg", metadata={"Date": None, "Creator": None})
 
 
 def _look(family: str) -> dict[str, str]:
@@ -44,7 +53,7 @@ def ladder(
     Args:
         summary: What :meth:`cfbook.study.statistics.Study.summary` returns.
         metric: Which metric.
-        label: What to write on the vertical axis; by default the name of the metric.
+        label: What to write on the vertical axis; by default the symbol of the metric.
         linestyle: How to draw the lines, if there are several metrics.
     """
     rows = summary[summary.metric == metric].set_index(["family", "strength"])
@@ -56,10 +65,10 @@ def ladder(
         x = start + np.arange(len(cells))
         bars(ax, x, cells, COLOURS[family])
         ax.plot(x, cells["mean"], ls=linestyle, label=FAMILIES[family], **_look(family))
-        ticks += zip(x, ["basic", *(f"{s:g}" for s in strengths)], strict=True)
+        ticks += zip(x, [FAMILIES["basic"], *(f"{s:g}" for s in strengths)], strict=True)
         start = x[-1] + 2
     ax.set_xticks(*zip(*ticks, strict=True), rotation=90)
-    ax.set(xlabel="offset, or strength of the bias", ylabel=label or metric)
+    ax.set(xlabel="offset, or strength of the bias", ylabel=label or notation.tex(metric))
     ax.grid(axis="x", visible=False)
 
 
@@ -91,7 +100,7 @@ def scatter(ax: "Axes", study: Study, x: str, y: str) -> None:
             look = _look(family) | {"alpha": 0.9, "edgecolor": "white", "lw": 0.5, "zorder": 2}
             look |= {"label": FAMILIES[family]} if i == len(strengths) - 1 else {}
             ax.scatter(both[0][:, 0], both[1][:, 0], s=22 + 16 * i, **look)
-    ax.set(xlabel=x, ylabel=y)
+    ax.set(xlabel=notation.tex(x), ylabel=notation.tex(y))
 
 
 def calibration(ax: "Axes", summary: "pd.DataFrame") -> None:
@@ -110,7 +119,7 @@ def calibration(ax: "Axes", summary: "pd.DataFrame") -> None:
             ax.plot(x + shift, cell["mean"], markerfacecolor=fill or look["color"], **look)
     for fill, name in (("white", "original"), ("0.35", "marginalised")):
         ax.plot([], [], "o", color="0.35", markerfacecolor=fill, label=name)
-    names = ["basic" if f == "basic" else f"{f} {s:g}" for f, s in order]
+    names = [FAMILIES[f] + f" {s:g}" * (f != "basic") for f, s in order]
     ax.set_xticks(np.arange(len(order)), names, rotation=45, ha="right")
     ax.set(ylabel="expected calibration error", ylim=(0, None))
     ax.grid(axis="x", visible=False)

@@ -6,7 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
 from numbers import Integral, Real
+from statistics import median_low
 from typing import TYPE_CHECKING
+
+from cfbook import notation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,23 +19,34 @@ _RULES = ("text-align: left", "font-weight: bold")  # of text, and of the rows t
 
 
 def show(
-    frame: "pd.DataFrame | pd.Series", caption: str, *, digits: int = 3, bold: Collection = ()
+    frame: "pd.DataFrame | pd.Series",
+    caption: str,
+    *,
+    digits: int = 3,
+    bold: Collection = (),
+    note: str = "",
+    fold: bool = False,
 ) -> None:
     """Show a table under its number and caption, in a notebook as on a page of the book.
 
-    Columns ``low`` and ``high`` become one, ``interval``; what is missing becomes a dash. Tables
-    are counted from one in every notebook. A caption shown again keeps its number, so that a cell
-    can be run twice. A page links to the first one by ``<a href="#table-1">Table 1</a>``.
+    Columns ``low`` and ``high`` become one, ``interval``; what is missing becomes a dash; metrics
+    and predictors get the symbols and names of :mod:`cfbook.notation`. Tables are counted from one
+    in every notebook. A caption shown again keeps its number, so that a cell can be run twice. A
+    page links to the first one by ``<a href="#table-1">Table 1</a>``.
 
     Args:
-        caption: What it says, in a sentence or two; names between backticks are set as code.
-        digits: Significant digits of numbers; whole parts and counts are shown whole.
+        caption: What it says, in a sentence or two; names between backticks become symbols, or
+            code where there is none.
+        digits: Significant digits of a typical number in a column, whose decimals all share;
+            whole parts and counts are shown whole.
         bold: Labels of the rows that matter.
+        note: What else one must know to read it, in small letters below.
+        fold: Whether only the caption is seen until a reader opens it.
     """
     from IPython.display import display
 
     number = _NUMBERS.setdefault(caption, len(_NUMBERS) + 1)
-    display(Shown(_in_words(frame, digits), caption, number, tuple(bold)))
+    display(Shown(_in_words(frame, digits), caption, number, tuple(bold), note, fold))
 
 
 @dataclass(frozen=True)
@@ -43,29 +57,37 @@ class Shown:
     caption: str
     number: int
     bold: tuple[object, ...] = ()
+    note: str = ""
+    fold: bool = False
 
     def __repr__(self) -> str:
-        return f"Table {self.number}. {self.caption}\n\n{self.words.to_string()}"
+        table = self.words.rename(index=_name, columns=_name).to_string()
+        note = f"\n\n{self.note}" if self.note else ""
+        return f"Table {self.number}. {self.caption}\n\n{table}{note}"
 
     def _repr_html_(self) -> str:
         """The table as HTML, the same bytes every time; a wide one scrolls below its caption."""
+        outer, inner = ("details", "summary") if self.fold else ("figure", "figcaption")
+        note = f'<p class="note">{_prose(self.note)}</p>\n' if self.note else ""
+        return (
+            f'<{outer} class="show" id="table-{self.number}">\n<{inner}>'
+            f"<b>Table {self.number}.</b> {_prose(self.caption)}</{inner}>\n"
+            f'<div style="overflow-x: auto">\n{self._table()}</div>\n{note}</{outer}>'
+        )
+
+    def _table(self) -> str:
+        """The cells, text to the left and numbers to the right."""
         from pandas.io.formats.style import Styler
 
         how = {"escape": "html", "formatter": _label}
         styler = Styler(self.words, uuid=str(self.number), cell_ids=False)
         styler.format(escape="html").format_index(**how).format_index(**how, axis=1)
-        figures = r"[\d.,e+\-–\[\] ]*"
+        figures = r"[\d.,e+\-–\[\]† ]*"
         text = [name for name in self.words if not self.words[name].str.fullmatch(figures).all()]
         left, heavy = ([{"selector": "", "props": rule}] for rule in _RULES)
         styler.set_table_styles(dict.fromkeys(text, left))
         styler.set_table_styles(dict.fromkeys(self.bold, heavy), axis=1, overwrite=False)
-        caption = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(self.caption))
-        html = styler.to_html(table_attributes='class="dataframe"')
-        return (
-            f'<figure class="show" id="table-{self.number}">\n<figcaption>'
-            f"<b>Table {self.number}.</b> {caption}</figcaption>\n"
-            f'<div style="overflow-x: auto">\n{html}</div>\n</figure>'
-        )
+        return styler.to_html(table_attributes='class="dataframe"')
 
 
 def _in_words(frame: "pd.DataFrame | pd.Series", digits: int) -> "pd.DataFrame":
@@ -78,8 +100,13 @@ def _in_words(frame: "pd.DataFrame | pd.Series", digits: int) -> "pd.DataFrame":
              R_IE      interval
         sex  0.51  [0.40, 0.61]
     """
-    words = frame.to_frame() if frame.ndim == 1 else frame.copy()
-    words = words.astype(object).map(lambda value: _in_digits(value, digits))
+    words = (frame.to_frame() if frame.ndim == 1 else frame.copy()).astype(object)
+    before = None
+    for number, name in enumerate(words.columns):
+        column = list(words.iloc[:, number])
+        before = column if before is None or name not in ("low", "high") else before
+        places = _places(before, digits)
+        words.isetitem(number, [_in_digits(value, digits, places) for value in column])
     if {"low", "high"} <= set(words.columns):
         words["low"] = "[" + words.low + ", " + words.high + "]"
         words = words.drop(columns="high").rename(columns={"low": "interval"})
@@ -88,18 +115,38 @@ def _in_words(frame: "pd.DataFrame | pd.Series", digits: int) -> "pd.DataFrame":
     return words
 
 
-def _in_digits(value: object, digits: int) -> str:
-    """A value with some significant digits, the whole part always whole.
+def _places(column: Collection[object], digits: int) -> int:
+    """How many decimals give a typical number of a column so many significant digits.
 
+    Example:
+        >>> _places([0.512, 0.0031, 1.7], 3), _places([1234.5], 3), _places(["sex"], 3)
+        (3, 0, 0)
+    """
+    real = [v for v in column if isinstance(v, Real) and not isinstance(v, Integral | bool)]
+    sizes = [abs(v) for v in real if math.isfinite(v) and round(float(v), 12)]
+    return max(digits - 1 - _size(median_low(sizes), digits), 0) if sizes else 0
+
+
+def _size(value: float, digits: int) -> int:
+    """The power of ten of a number that has so many digits."""
+    return int(f"{value:.{digits - 1}e}".partition("e")[2])
+
+
+def _in_digits(value: object, digits: int, places: int) -> str:
+    """A value with the decimals of its column, or with some digits of its own where these fail.
+
+    They fail where nothing would be left of a number, and where it is far larger than the others.
     Numbers are rounded to twelve decimals first, so that a zero is one on every machine.
 
     Example:
-        >>> [_in_digits(value, 2) for value in (0.98765, 0.999, 1234.5, 12_345, 1e-17, 3e-7)]
-        ['0.99', '1.0', '1,234', '12,345', '0', '3.0e-07']
-        >>> _in_digits(float("nan"), 2), _in_digits("sex", 2), _in_digits(True, 2)
+        >>> [_in_digits(value, 2, 2) for value in (0.98765, 0.999, 1234.5, 12_345, 1e-17, 3e-7)]
+        ['0.99', '1.00', '1,234', '12,345', '0', '3.0e-07']
+        >>> _in_digits(8.5, 3, 5), _in_digits(0.0021, 3, 2)
+        ('8.50', '0.00210')
+        >>> _in_digits(float("nan"), 2, 2), _in_digits("sex", 2, 2), _in_digits(True, 2, 2)
         ('–', 'sex', 'yes')
     """
-    if isinstance(value, bool):
+    if str(value) in ("True", "False"):
         return "yes" if value else "no"
     if isinstance(value, Integral):
         return f"{value:,}"
@@ -108,12 +155,35 @@ def _in_digits(value: object, digits: int) -> str:
     if not isinstance(value, Real) or math.isinf(value):
         return str(value)
     rounded = round(float(value), 12)
-    size = int(f"{rounded:.{digits - 1}e}".partition("e")[2])
     if rounded == 0:
         return "0"
-    return f"{rounded:,.{max(digits - 1 - size, 0)}f}" if size > -5 else f"{rounded:.{digits - 1}e}"
+    size = _size(rounded, digits)
+    if size < -5:
+        return f"{rounded:.{digits - 1}e}"
+    lost = round(rounded, places) == 0 or size - (digits - 1 - places) >= 2
+    return f"{rounded:,.{max(digits - 1 - size, 0) if lost else places}f}"
+
+
+def _name(value: object) -> object:
+    """The name of a row or column in plain text."""
+    return notation.words(value) if isinstance(value, str) else value
 
 
 def _label(value: object) -> str:
-    """The name of a row or column."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """The name of a row or column of a page."""
+    return f"{value:g}" if isinstance(value, float) else notation.html(str(value))
+
+
+def _prose(text: str) -> str:
+    """A caption or note as HTML.
+
+    Example:
+        >>> _prose("`R_IE` < 1 by `evaluate`")
+        '<i>R</i><sub>IE</sub> &lt; 1 by <code>evaluate</code>'
+    """
+    return re.sub(r"`([^`]+)`", lambda found: _named(found[1]), escape(text))
+
+
+def _named(name: str) -> str:
+    """A name between backticks: a symbol where there is one, else code."""
+    return notation.html(name) if name in notation.SYMBOLS else f"<code>{name}</code>"

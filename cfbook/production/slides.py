@@ -13,7 +13,9 @@ from unittest.mock import patch
 from cfbook.production.notebooks import run_notebook
 from cfcore.files import write_atomically
 
-_CONFIG = 'c.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight", "dpi": 300}\n'
+_CONFIG = """c.InlineBackend.figure_formats = {"png"}
+c.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight", "dpi": 300}
+"""
 
 
 class _Figure(NamedTuple):

@@ -7,6 +7,7 @@ from importlib import import_module
 
 _OFFERED = {
     "cfbook.figures.ladders": "style",
+    "cfbook.notation": "tex",
     "cfbook.printed_tables": "METRICS",
     "cfbook.production.prose": "count keep",
     "cfbook.production.show": "show",

@@ -9,7 +9,7 @@ from cfcore.metrics.marginal import averaged
 
 @averaged
 def brier_score(p: Tensor, y: Tensor) -> Tensor:
-    r"""Brier score :math:`\mathcal{C}_{\mathrm{Brier}}` (``eq:cf_brier``).
+    r"""Brier score :math:`\mathrm{Brier}_{\mathrm{marg}}` (``eq:cf_brier``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} (\bar p_i - y_i)^2
 
@@ -55,7 +55,7 @@ def calibration_errors(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor]
 
 
 def expected_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
-    r"""Expected calibration error :math:`\mathcal{C}_{\mathrm{ECE}}` (``eq:cf_ece``).
+    r"""Expected calibration error :math:`\mathrm{ECE}_{\mathrm{marg}}` (``eq:cf_ece``).
 
     .. math:: \sum_{b=1}^{B} \frac{|I_b|}{N} \left| \frac{1}{|I_b|} \sum_{i \in I_b} y_i
         - \frac{1}{|I_b|} \sum_{i \in I_b} \bar p_i \right|

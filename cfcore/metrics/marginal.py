@@ -53,7 +53,7 @@ def monte_carlo_prediction(p: Tensor) -> Tensor:
         g_\theta\big(\tilde{x}_i(\tilde{a}_i^{(m)})\big), \qquad \tilde{a}_i^{(m)} \sim q
 
     Unbiased for :math:`\bar p_i` (:eq:`eq:marginal_pred_mc`), but what is computed from it need not
-    be: since the loss is convex, :math:`\mathcal{R}_{\mathrm{CM}}` comes out too high, by an error
+    be: since the loss is convex, :math:`R_{\mathrm{CM}}` comes out too high, by an error
     of order 1/M; and since a sample rarely holds the worst interventions in full, the tail risk
     comes out too low, by one of order up to :math:`1/\sqrt{M}`. A grid has neither error.
 

@@ -101,7 +101,7 @@ def correlation(x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def rank_stability(p_obs: _Ranks, p_bar: _Ranks, weight: Tensor | None = None) -> Tensor:
-    r"""Counterfactual rank stability :math:`\mathcal{S}_{\mathrm{rank}}` (``eq:cf_rank``).
+    r"""Counterfactual rank stability :math:`S_{\mathrm{rank}}` (``eq:cf_rank``).
 
     .. math:: 1 - \frac{6 \sum_{i=1}^{N} (r_i - \bar r_i)^2}{N (N^2 - 1)}
 

@@ -16,7 +16,7 @@ from cfcore.metrics.ranking import argsort, sort
 
 @averaged
 def original_risk(p: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
-    r"""Conventional risk :math:`\mathcal{R}_{\mathrm{orig}}` on the observed images.
+    r"""Conventional risk :math:`R_{\mathrm{orig}}` on the observed images.
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \ell\big(g_\theta(x_i), y_i\big)
 
@@ -36,7 +36,7 @@ def original_risk(p: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
 
 @averaged
 def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
-    r"""Counterfactual marginal risk :math:`\mathcal{R}_{\mathrm{CM}}` (``eq:cmr``).
+    r"""Counterfactual marginal risk :math:`R_{\mathrm{CM}}` (``eq:cmr``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \ell(\bar p_i, y_i)
 
@@ -62,7 +62,7 @@ def marginal_risk(p: Tensor, q: Tensor, y: Tensor, loss: Loss = cross_entropy) -
 
 @averaged
 def expected_risk(loss: Tensor, q: Tensor) -> Tensor:
-    r"""Interventional expected risk :math:`\mathcal{R}_{\mathrm{IE}}` (``eq:ier``).
+    r"""Interventional expected risk :math:`R_{\mathrm{IE}}` (``eq:ier``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N}
         \mathbb{E}_{\tilde{a} \sim q} \big[ L_i(\tilde{a}) \big]
@@ -115,7 +115,7 @@ def patient_tail_losses(loss: Tensor, q: Tensor, alphas: Sequence[float]) -> Ten
 
 
 def tail_risk(loss: Tensor, q: Tensor, alpha: float) -> Tensor:
-    r"""Counterfactual tail risk :math:`\mathcal{R}_{\mathrm{CVaR},\alpha}` (``eq:cf_cvar``).
+    r"""Counterfactual tail risk :math:`R_{\mathrm{CVaR},\alpha}` (``eq:cf_cvar``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{CVaR}_{\alpha}\big(L_i(\tilde{a})\big),
         \qquad \tilde{a} \sim q
@@ -141,7 +141,7 @@ def tail_risk(loss: Tensor, q: Tensor, alpha: float) -> Tensor:
 
 
 def worst_case_risk(loss: Tensor, q: Tensor) -> Tensor:
-    r"""Worst-case risk :math:`\mathcal{R}_{\mathrm{WC}} = \mathcal{R}_{\mathrm{CVaR},0}`.
+    r"""Worst-case risk :math:`R_{\mathrm{WC}} = R_{\mathrm{CVaR},0}`.
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \max_{k :\, q_k > 0} L_i(\tilde{a}_k)
 

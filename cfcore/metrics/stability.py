@@ -7,7 +7,7 @@ from cfcore.metrics.marginal import averaged
 
 @averaged
 def stability_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
-    r"""Counterfactual stability :math:`\mathcal{S}_{\mathrm{var}}` (``eq:stability_var``).
+    r"""Counterfactual stability :math:`S_{\mathrm{var}}` (``eq:stability_var``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{Var}_{\tilde{a} \sim q}
         \big[ g_\theta\big(\tilde{x}_i(\tilde{a})\big) \big]
@@ -36,7 +36,7 @@ def stability_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
 
 @averaged
 def attribute_variance(p: Tensor, q: Tensor, values: Tensor) -> Tensor:
-    r"""The share of :math:`\mathcal{S}_{\mathrm{var}}` that is due to one attribute alone.
+    r"""The share of :math:`S_{\mathrm{var}}` that is due to one attribute alone.
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{Var}_{\tilde{a} \sim q}
         \Big[ \mathbb{E}_q\big[ p_i \mid \tilde{a} \big] \Big]
@@ -65,7 +65,7 @@ def attribute_variance(p: Tensor, q: Tensor, values: Tensor) -> Tensor:
 
 @averaged
 def flip_rate(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Tensor:
-    r"""Counterfactual flip rate :math:`\mathcal{S}_{\mathrm{flip}}` (``eq:flip_rate``).
+    r"""Counterfactual flip rate :math:`S_{\mathrm{flip}}` (``eq:flip_rate``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathbb{E}_{\tilde{a} \sim q} \Big[ \mathbb{1}\big\{
         \mathbb{1}[g_\theta(x_i) > \tau] \neq
@@ -93,7 +93,7 @@ def flip_rate(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Te
 
 @averaged
 def disagreement_rate(p_obs: Tensor, p_bar: Tensor, threshold: float = 0.5) -> Tensor:
-    r"""Observed-marginalised disagreement :math:`\mathcal{D}_{\mathrm{obs\text{-}marg}}`
+    r"""Observed-marginalised disagreement :math:`D_{\mathrm{obs}}`
     (``eq:obs_marg_disagreement``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathbb{1} \big\{

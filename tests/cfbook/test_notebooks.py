@@ -82,6 +82,33 @@ def test_a_rounded_table_of_numbers_is_compared(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_tables_are_rendered_and_short_and_nothing_long_is_printed(name: str) -> None:
+    numbers = re.compile(r"^\s*\S.*?(\s+-?\d+(\.\d+)?){2,}\s*$")
+    for cell in code_cells(name):
+        streams = "".join(out.text for out in cell.outputs if out.output_type == "stream")
+        lines = streams.splitlines()
+        assert len(lines) <= 30, cell.source
+        assert sum(bool(numbers.match(line)) for line in lines) < 3, (
+            f"a printed table: {cell.source}"
+        )
+        for html in (out.get("data", {}).get("text/html", "") for out in cell.outputs):
+            assert 'class="dataframe"' not in html or 'class="show"' in html, cell.source
+            if html.startswith('<figure class="show"'):
+                body = html[html.index("<tbody>") :]
+                rows, columns = body.count("<tr>"), body.split("</tr>")[0].count("<t")
+                assert rows <= 14 and columns <= 10, f"fold this table: {cell.source}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_code_that_imports_draws_keeps_or_asserts_is_folded(name: str) -> None:
+    aside = re.compile(r"^(import|from) |^\s*assert |\bplt\.|study\.keep\(", flags=re.MULTILINE)
+    for cell in code_cells(name):
+        tags = set(cell.metadata.get("tags", []))
+        shown = not tags & {"hide-input", "hide-cell", "remove-cell", "parameters"}
+        assert not (shown and aside.search(cell.source)), cell.source
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_at_most_a_quarter_of_the_cells_ignore_their_output(name: str) -> None:
     cells = code_cells(name)
     ignoring = [cell for cell in cells if IGNORED & set(cell.metadata.get("tags", []))]
@@ -95,8 +122,9 @@ def test_notebooks_keep_to_the_form_of_a_chapter(name: str) -> None:
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     headings = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
 
-    parts = ["Question", "Assumption", "Computation", "Reading", "Caveat", "Claims"]
+    parts = ["Question", "Assumption", "Reading", "Caveat", "Checks of this page"]
     assert [heading for heading in headings if heading in parts] == parts
+    assert len(headings) >= len(parts) + 1, "what is computed needs headings of its own"
     assert text.count(":class: dropdown") >= 2, "exercises need solutions"
     assert parameters(notebook)
     for cell in code_cells(name):
@@ -117,7 +145,7 @@ def drawing_cells(name: str) -> list[nbformat.NotebookNode]:
     return [
         cell
         for cell in code_cells(name)
-        if any("image/png" in out.get("data", {}) for out in cell.outputs)
+        if any("image/svg+xml" in out.get("data", {}) for out in cell.outputs)
     ]
 
 
@@ -130,7 +158,8 @@ def test_every_figure_has_a_name_a_caption_and_a_text_for_those_who_cannot_see_i
         figure, alt = shown.get("figure", {}), shown.get("image", {}).get("alt", "")
         assert figure.get("name", "").startswith(f"fig-{name.replace('_', '-')}-"), cell.source
         assert len(figure["caption"].split()) >= 8 and len(alt.split()) >= 8, cell.source
-        assert sum("image/png" in out.get("data", {}) for out in cell.outputs) == 1
+        assert sum("image/svg+xml" in out.get("data", {}) for out in cell.outputs) == 1
+        assert not any("image/png" in out.get("data", {}) for out in cell.outputs)
         text = "\n".join(c.source for c in committed(name).cells if c.cell_type == "markdown")
         assert f"{{numref}}`{figure['name']}`" in text, f"no text speaks of {figure['name']}"
 

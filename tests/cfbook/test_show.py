@@ -24,9 +24,12 @@ def test_page_and_plain_text_hold_the_same_words() -> None:
     shown = Shown(_in_words(FRAME, 2), "Sex matters.", 3)
 
     rows = [row.split("</tr>")[0] for row in html(shown).split("<tr>")[1:]]
-    cells = [unescape(word) for row in rows for word in re.findall(r"<t[hd][^>]*>([^<]*)<", row)]
+    found = [word for row in rows for word in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+    assert found[1] == "<i>R</i><sub>IE</sub>"
+    cells = [unescape(word) for word in [found[0], "R_IE", *found[2:]]]
     assert cells[:4] == ["predictor", "R_IE", "interval", "n"]
-    assert cells[4:] == ["basic", "0.51", "[0.40, 0.60]", "1,200", "sex < 1", "12", "[11, 13]", "7"]
+    assert cells[4:8] == ["unbiased", "0.51", "[0.40, 0.60]", "1,200"]
+    assert cells[8:] == ["sex < 1", "12", "[11, 13]", "7"]
     title, _, *lines = repr(shown).splitlines()
     assert title == "Table 3. Sex matters."
     assert [word for line in lines for word in re.split(r"  +", line)] == cells
@@ -37,9 +40,26 @@ def test_number_and_caption_can_be_linked_and_everything_is_escaped() -> None:
     page = html(Shown(_in_words(wild, 3), "Of `R_IE` < 1 & <i>", 2))
 
     assert '<figure class="show" id="table-2">' in page
-    assert "<b>Table 2.</b> Of <code>R_IE</code> &lt; 1 &amp; &lt;i&gt;</figcaption>" in page
+    assert "<b>Table 2.</b> Of <i>R</i><sub>IE</sub> &lt; 1 &amp; &lt;i&gt;</figcaption>" in page
     assert "sex &lt; 1" in page and "&lt;script&gt;&amp;" in page and "&lt;b&gt;" in page
-    assert "<script" not in page and "<i>" not in page
+    assert "<script" not in page and page.count("<i>") == 2
+
+
+def test_a_folded_table_shows_its_caption_and_a_note_stands_below() -> None:
+    shown = Shown(_in_words(FRAME, 3), "A", 4, note="Of `n` & more.", fold=True)
+
+    page = html(shown)
+    assert page.startswith(
+        '<details class="show" id="table-4">\n<summary><b>Table 4.</b> A</summary>'
+    )
+    assert page.endswith('<p class="note">Of <code>n</code> &amp; more.</p>\n</details>')
+    assert repr(shown).endswith("\n\nOf `n` & more.")
+
+
+def test_numbers_of_a_column_share_their_decimals_unless_nothing_would_be_left() -> None:
+    column = pd.DataFrame({"S_var": [0.0123, 0.00456, 0.0, 2e-5, 8.67]})
+
+    assert list(_in_words(column, 2)["S_var"]) == ["0.0123", "0.0046", "0", "0.000020", "8.7"]
 
 
 def test_rows_that_matter_are_bold_and_text_stands_left() -> None:
