@@ -34,7 +34,8 @@ class Anatomy(HTMLParser):
         self.links: list[str] = []
         self.anchors: set[str] = set()
         self.images: list[dict[str, str | None]] = []
-        self.scripts = ""
+        self.scripts = self.title = ""
+        self.about: dict[str, str] = {}
         self.tag = ""
         self.feed(path.read_text())
 
@@ -50,10 +51,16 @@ class Anatomy(HTMLParser):
             self.links.append(given["href"])
         if tag == "img":
             self.images.append(given)
+        if tag == "meta":
+            self.about[given.get("name") or given.get("property") or ""] = (
+                given.get("content") or ""
+            )
 
     def handle_data(self, data: str) -> None:
         if self.tag == "script":
             self.scripts += data
+        if self.tag == "title":
+            self.title += data.strip()
 
 
 @cache
@@ -117,6 +124,100 @@ def test_notebooks_are_rendered_with_their_outputs(page: str) -> None:
     assert "<img" in text
     assert "Traceback" not in text
     assert (BOOK / f"_sources/{page}.ipynb").stat().st_size > 5_000
+
+
+CHAPTERS = [page for page in pages() if page.startswith("notebooks/")]
+TITLE = yaml.safe_load((ROOT / "_config.yml").read_text())["title"]
+
+
+def headline(page: str) -> str:
+    """The first heading of a page, as text."""
+    text = (BOOK / f"{page}.html").read_text()
+    return re.sub(r"<[^>]+>", "", re.search(r'<h1>(.*)<a class="headerlink"', text)[1])
+
+
+def test_chapters_are_numbered_through_the_book_and_nothing_else_is() -> None:
+    api = [f"book/api/{path.stem}" for path in (BOOK / "book/api").glob("*.html")]
+    others = [page for page in [*pages(), *api] if page not in CHAPTERS]
+
+    assert [int(headline(page).split(".")[0]) for page in CHAPTERS] == [
+        *range(1, len(CHAPTERS) + 1)
+    ]
+    assert [page for page in others if re.match(r"\d+\.", headline(page))] == []
+
+
+@pytest.mark.parametrize("page", CHAPTERS)
+def test_figures_equations_and_tables_carry_the_number_of_their_chapter(page: str) -> None:
+    text = (BOOK / f"{page}.html").read_text()
+    number = headline(page).split(".")[0]
+    figures = re.findall(r'caption-number">Fig. ([\d.]+)', text)
+    equations = re.findall(r'class="eqno">\(([\d.]+)\)', text)
+    tables = re.findall(r'id="table-(\d+)"[^<]*>\s*<\w+>\s*<b>Table ([\d.]+)\.</b>', text)
+    links = re.findall(r'href="#table-(\d+)"[^>]*>Table ([\d.]+)<', text)
+
+    assert figures
+    assert {name.split(".")[0] for name in figures + equations} == {number}
+    assert len(tables) == text.count('id="table-')
+    assert [(k, name) for k, name in tables + links if name != f"{number}.{k}"] == []
+
+
+def test_titles_name_the_page_and_the_book_once() -> None:
+    titles = {page: anatomy(BOOK / f"{page}.html").title for page in pages()}
+
+    assert titles.pop(pages()[0]) == TITLE
+    assert [title for title in titles.values() if title.count(TITLE) != 1] == []
+    assert len(set(titles.values())) == len(titles)
+
+
+def test_a_shared_link_shows_what_the_page_is_about() -> None:
+    about = {page: anatomy(BOOK / f"{page}.html").about for page in pages()}
+    said = {page: given["description"] for page, given in about.items()}
+
+    assert {page: text for page, text in said.items() if not 40 < len(text) <= 200} == {}
+    assert [text for text in said.values() if re.search(r"[\\\0$]", text)] == []
+    assert len(set(said.values())) == len(said)
+    for page, given in about.items():
+        assert given["og:title"] and given["og:description"]
+        assert (BOOK / page).parent.joinpath(given["og:image"]).resolve() == (
+            (BOOK / "_static/preview.png").resolve()
+        )
+
+
+def test_folds_are_named_by_their_words() -> None:
+    text = "".join((BOOK / f"{page}.html").read_text() for page in CHAPTERS)
+
+    assert "<details" in text
+    assert "Toggle hidden content" not in text
+
+
+def test_every_reference_leads_to_its_source() -> None:
+    text = (BOOK / "book/bibliography.html").read_text()
+    entries = re.findall(r'<div class="citation".*?</div>', text, re.DOTALL)
+
+    assert len(entries) == (ROOT / "book/references.bib").read_text().count("\n@") + 1
+    assert [entry for entry in entries if 'href="https://' not in entry] == []
+    labels = [re.sub(r"<[^>]+>|[\[\]]", "", entry.split("</span>\n<p>")[0]) for entry in entries]
+    assert [label for label in labels if re.search(r"[\\+{}]", label)] == []
+
+
+def test_the_book_is_light() -> None:
+    sizes = {path: path.stat().st_size for path in BOOK.rglob("*") if path.is_file()}
+    mathjax = [path for path in sizes if "mathjax" in path.parts]
+
+    assert sum(sizes.values()) < 30e6
+    assert sum(sizes[path] for path in mathjax) < 1.5e6
+    assert [path for path in mathjax if path.suffix == ".woff"]
+    assert [path for path in sizes if "fontawesome" in str(path) or path.suffix == ".map"] == []
+
+
+def test_every_icon_of_a_page_is_in_the_font() -> None:
+    icons = (BOOK / "_static/icons.css").read_text()
+    texts = [(BOOK / f"{page}.html").read_text() for page in [*pages(), "search", "genindex"]]
+    named = r'class="fa[^"]*\bfa-(?!solid|lg)([a-z-]+)'
+    used = {name for text in texts for name in re.findall(named, text)}
+
+    assert "Font Awesome Free" in icons and len(icons) < 20_000
+    assert used and [name for name in used if f".fa-{name}::before" not in icons] == []
 
 
 def test_the_front_page_opens_the_book() -> None:

@@ -4,8 +4,10 @@ import functools
 import http.server
 import json
 import os
+import re
 import shutil
 import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -35,17 +37,19 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module", params=["http", "file"])
-def base(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where the book is: on a server of this machine, or in a folder."""
-    if request.param == "file":
-        yield BOOK.resolve().as_uri()
-        return
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
     handler = functools.partial(Quiet, directory=BOOK)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.fixture(scope="module", params=["http", "file"])
+def base(request: pytest.FixtureRequest, server: str) -> str:
+    """Where the book is: on a server of this machine, or in a folder."""
+    return server if request.param == "http" else BOOK.resolve().as_uri()
 
 
 @dataclass
@@ -96,6 +100,12 @@ def tab(context: BrowserContext, base: str) -> Iterator[Tab]:
     yield tab
     assert tab.complaints == []
     assert tab.outside == []
+
+
+@pytest.fixture
+def served(context: BrowserContext, server: str) -> Tab:
+    """A fresh tab, for what is the same on a server and in a folder, or only on a server."""
+    return Tab(context.new_page(), server)
 
 
 LOOK = r"""() => {
@@ -174,12 +184,27 @@ def test_search_finds_a_page_and_leads_to_it(tab: Tab) -> None:
     result.click()
 
     page.wait_for_url("**/notebooks/metrics.html*")
-    assert page.title().startswith("Every metric")
+    assert "Every metric" in page.title()
+
+
+def test_found_words_are_marked_on_the_page_found_and_on_no_other(tab: Tab) -> None:
+    page = tab.open("search")
+    page.goto(f"{page.url.split('?')[0]}?q=calibration")
+    page.locator("#search-results li a", has_text="Every metric, by hand").first.click()
+    page.locator("span.highlighted").first.wait_for(state="attached")
+    page.goto(f"{tab.base}/search.html?q=calibration")
+    page.locator("#search-results li a").first.wait_for()
+
+    page.locator(".bd-sidebar-primary").get_by_role("link", name="Every metric, by hand").click()
+
+    page.wait_for_url("**/notebooks/metrics.html*")
+    page.wait_for_timeout(100)
+    assert page.locator("span.highlighted, .highlight-link").count() == 0
 
 
 def test_a_button_copies_the_code_beside_it(tab: Tab) -> None:
     page = tab.open("notebooks/metrics")
-    code = page.locator("div.cell_input").nth(1)
+    code = page.locator("div.cell_input:visible").first
 
     code.hover()
     code.locator("button.copybtn").click()
@@ -230,3 +255,108 @@ def test_the_chapters_are_one_touch_away_on_a_phone(tab: Tab) -> None:
     chapter.click()
 
     page.wait_for_url("**/notebooks/claims.html")
+
+
+def test_one_button_shows_all_code_and_is_kept_on_the_next_page(tab: Tab) -> None:
+    page = tab.open("notebooks/missing")
+    button = page.get_by_role("button", name="Show all code")
+    closed = page.locator("details.hide:not([open])")
+    assert button.get_attribute("aria-pressed") == "false" and closed.count() > 0
+
+    button.focus()
+    page.keyboard.press("Enter")
+    assert closed.count() == 0
+
+    page = tab.open("notebooks/training")
+    assert page.locator("details.hide").count() > 0 and closed.count() == 0
+    button = page.get_by_role("button", name="Hide all code")
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert page.locator("details.hide[open]").count() == 0
+    assert tab.open("book/glossary").locator(".code-switch").count() == 0
+
+
+def test_a_figure_is_enlarged_on_a_phone(tab: Tab) -> None:
+    page = tab.open("notebooks/metrics")
+    page.set_viewport_size(PHONE)
+    figure = page.locator(".bd-article img.enlarges").first
+    window = page.locator("dialog.enlarged")
+    focused = "node => node === document.activeElement"
+
+    figure.click()
+    assert window.locator("img").evaluate("image => image.clientWidth") >= 900
+    assert window.evaluate("node => node.clientWidth") < PHONE["width"]
+    page.keyboard.press("Escape")
+    window.wait_for(state="hidden")
+    assert figure.evaluate(focused)
+    page.keyboard.press("Enter")
+    window.get_by_role("button", name="Close").click()
+    window.wait_for(state="hidden")
+    figure.click()
+    page.mouse.click(5, 5)
+    window.wait_for(state="hidden")
+    assert figure.evaluate(focused)
+
+
+WIDE = """() => [...document.querySelectorAll('.bd-article mjx-container[display="true"]')]
+  .filter(box => box.scrollWidth > box.clientWidth + 1)
+  .map(box => ({ keys: box.tabIndex === 0, fades: getComputedStyle(box).maskImage !== "none" }))"""
+
+
+def test_formulas_fit_a_desk_and_can_be_scrolled_by_keys_on_a_phone(tab: Tab) -> None:
+    page = tab.open("notebooks/phantom")
+    page.wait_for_timeout(300)
+    assert page.evaluate(WIDE) == []
+
+    page.set_viewport_size(PHONE)
+    page.wait_for_function("document.querySelector('mjx-container.scrolls')")
+    assert all(box["keys"] and box["fades"] for box in page.evaluate(WIDE))
+
+
+def test_icons_are_drawn(tab: Tab) -> None:
+    page = tab.open("notebooks/metrics")
+    drawn = "n => [n.className, getComputedStyle(n, '::before').content, n.clientWidth]"
+    icons = page.locator(".bd-header-article i:visible").evaluate_all(f"all => all.map({drawn})")
+
+    assert len(icons) >= 3
+    assert [icon for icon in icons if icon[1] == "none" or icon[2] < 5] == []
+    assert page.evaluate("document.fonts.check('900 16px \"Font Awesome 6 Free\"')")
+
+
+def glyphs(pdf: bytes) -> list[int]:
+    """How often each page of a PDF, as Chromium writes it, draws text."""
+    bodies = dict(re.findall(rb"\n(\d+) 0 obj\n?(.*?)endobj", pdf, re.DOTALL))
+    found = []
+    for body in bodies.values():
+        if re.search(rb"/Type ?/Page\b", body):
+            drawn = bodies[re.search(rb"/Contents (\d+) 0 R", body)[1]]
+            drawn = zlib.decompressobj().decompress(drawn.partition(b"stream\n")[2])
+            found.append(len(re.findall(rb"\bT[jJ]\b", drawn)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["notebooks/metrics", "notebooks/setting_1"])
+def test_on_paper_no_page_is_empty_and_nothing_is_cut(served: Tab, name: str) -> None:
+    page = served.open(name)
+    pages_drawn = glyphs(page.pdf(format="A4"))
+    assert len(pages_drawn) > 3 and min(pages_drawn) > 10
+
+    page.set_viewport_size({"width": 680, "height": 960})
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    right = "nodes => nodes.map(n => n.getBoundingClientRect().left + n.scrollWidth)"
+    boxes = page.locator(".bd-article :is(pre, table, img, p):visible").evaluate_all(right)
+    assert max(boxes) <= 682
+    assert page.locator(".print-head").inner_text().endswith(f"/{name}.html")
+    assert page.locator("details.show:not([open])").count() == 0
+    hidden = "details.hide:not([open]), .toggle-hidden, .bd-sidebar, button, .prev-next-footer"
+    assert page.locator(hidden).locator("visible=true").count() == 0
+
+
+@pytest.mark.parametrize("name", ["book/index", "notebooks/phantom", "notebooks/theory"])
+def test_a_first_visit_loads_less_than_three_megabytes(served: Tab, name: str) -> None:
+    sizes = []
+    served.page.on("response", lambda r: sizes.append(int(r.headers.get("content-length", 0))))
+    served.open(name)
+
+    assert 0.3e6 < sum(sizes) < 3e6
