@@ -5,7 +5,7 @@
 window.started = true;
 
 Tool.start(async () => {
-  const { person, health, decimals, element, shape, scale, line, text } = Tool;
+  const { person, health, decimals, element, shape, scale, line, text, paintGrey, paintDifference } = Tool;
   const { ages, size, predictors, patients } = window.EXPLORER;
   const $ = (name) => document.getElementById(`explorer-${name}`);
   const sexes = [...document.getElementsByName("explorer-sex")];
@@ -13,37 +13,15 @@ Tool.start(async () => {
   const pixels = size * size;
   const state = { patient: 0, sex: 1, age: 0 }; // age is an index into ages
 
-  /* Differences modulo 256, deflated: as observed, then the worlds of the truth, then as learned. */
-  const unpack = async (pictures) => {
-    const inflated = new Blob([Tool.bytes(pictures)]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const grey = new Uint8Array(await new Response(inflated).arrayBuffer());
-    for (let i = pixels; i < grey.length; i += 1) grey[i] += grey[i - pixels];
-    return grey;
-  };
-  const stored = await Promise.all(patients.map((one) => unpack(one.pictures)));
+  const stored = await Promise.all(patients.map((one) => Tool.unpack(one.pictures, pixels)));
 
-  const picture = (patient, number) => stored[patient].subarray(number * pixels, (number + 1) * pixels);
+  /* As observed, then the worlds of the truth, then as learned. */
+  const picture = (patient, number) => stored[patient](number);
   const world = () => state.sex * ages.length + state.age;
   const truth = () => picture(state.patient, 1 + world());
   const learned = () => picture(state.patient, 1 + 2 * ages.length + world());
 
-  const paint = (canvas, colour) => {
-    const image = new ImageData(size, size);
-    for (let i = 0; i < pixels; i += 1) image.data.set(colour(i), 4 * i);
-    canvas.getContext("2d").putImageData(image, 0, 0);
-  };
-  const paintGrey = (canvas, grey) => paint(canvas, (i) => [grey[i], grey[i], grey[i], 255]);
-  const paintDifference = (canvas, a, b) =>
-    paint(canvas, (i) => {
-      const difference = a[i] - b[i];
-      const strength = Math.min(255, 4 * Math.abs(difference));
-      return difference > 0 ? [214, 72, 40, strength] : [40, 110, 214, strength];
-    });
-
-  const own = (one) => {
-    const distance = ages.map((age) => Math.abs(age - one.age));
-    return { sex: one.sex, age: distance.indexOf(Math.min(...distance)) };
-  };
+  const own = (one) => Tool.own(one, ages);
 
   const drawPictures = () => {
     const one = patients[state.patient];

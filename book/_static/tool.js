@@ -1,4 +1,4 @@
-/* What both interactive pages share: starting, words, and drawing. */
+/* What the interactive pages share: starting, words, and drawing. */
 
 "use strict";
 
@@ -14,6 +14,36 @@ const Tool = (() => {
   };
 
   const bytes = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+
+  /* Square pictures of so many pixels in a row, each kept as its difference from the one before, modulo 256, deflated. */
+  const unpack = async (pictures, pixels) => {
+    const inflated = new Blob([bytes(pictures)]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const grey = new Uint8Array(await new Response(inflated).arrayBuffer());
+    for (let i = pixels; i < grey.length; i += 1) grey[i] += grey[i - pixels];
+    return (number) => grey.subarray(number * pixels, (number + 1) * pixels);
+  };
+
+  /* Fill a square canvas; colour gives red, green, blue and opacity of a pixel. */
+  const paint = (canvas, colour) => {
+    const image = new ImageData(canvas.width, canvas.height);
+    for (let i = 0; i < canvas.width * canvas.height; i += 1) image.data.set(colour(i), 4 * i);
+    canvas.getContext("2d").putImageData(image, 0, 0);
+  };
+  const paintGrey = (canvas, grey) => paint(canvas, (i) => [grey[i], grey[i], grey[i], 255]);
+
+  /* One picture less another: red where it is brighter, blue where it is darker. */
+  const paintDifference = (canvas, a, b) =>
+    paint(canvas, (i) => {
+      const difference = a[i] - b[i];
+      const strength = Math.min(255, 4 * Math.abs(difference));
+      return difference > 0 ? [214, 72, 40, strength] : [40, 110, 214, strength];
+    });
+
+  /* The world nearest to a patient: sex, and index into the ages. */
+  const own = (one, ages) => {
+    const distance = ages.map((age) => Math.abs(age - one.age));
+    return { sex: one.sex, age: distance.indexOf(Math.min(...distance)) };
+  };
 
   const person = (sex, age) => `${sex ? "woman" : "man"} of ${Math.round(age)}`;
   const health = (effusion) => (effusion ? "effusion" : "healthy");
@@ -65,5 +95,8 @@ const Tool = (() => {
     };
   };
 
-  return { start, bytes, person, health, decimals, percent, element, write, shape, scale, line, text, announcer };
+  return {
+    start, bytes, unpack, paintGrey, paintDifference, own, person, health, decimals, percent,
+    element, write, shape, scale, line, text, announcer,
+  };
 })();

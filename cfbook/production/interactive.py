@@ -46,13 +46,22 @@ _SEED = 0  # of the learned generator
 _PATIENTS = 320  # twenty for each of sixteen worlds
 _MEMBERS = {
     "unbiased": PredictorId("basic", 0.0, 0),
-    "logit offset 1": PredictorId("logit", 1.0, 0),
+    "offset +1": PredictorId("logit", 1.0, 0),
     "sex bias 0.8": PredictorId("sex", 0.8, 0),
     "sex bias 0.95": PredictorId("sex", 0.95, 0),
     "age bias 0.8": PredictorId("age", 0.8, 0),
     "age bias 0.95": PredictorId("age", 0.95, 0),
 }
 """The predictors as the pages call them, first the one that the others are compared with."""
+_FRONT = {
+    "unbiased": "trained on everybody",
+    "sex bias 0.95": "trained mostly on ill women, healthy men",
+}
+"""The predictors on the front page, with what they were trained on in a few words."""
+_SUBTITLE = "The same patient in six worlds, and two classifiers: counterfactual marginalisation"
+_QUESTION = "Does an image classifier lean on who the patient is?"
+_THRESHOLD = 0.5
+_MARKS = ("#0173b2", "o", "top"), ("#b35c00", "D", "bottom")
 
 
 def _matrix(preset: Preset) -> dict[str, Predictions]:
@@ -150,7 +159,7 @@ def _scores(generator: Generator, data: Dataset, preset: Preset) -> dict[str, Pr
     recipes = {name: PredictorRecipe(preset, _HOSPITAL, *m) for name, m in trained.items()}
     readers = {name: recipe.obtain() for name, recipe in recipes.items()}
     found = marginalise(generator, readers, data, paper_grid())
-    found["logit offset 1"] = offset(found["unbiased"], 1.0)
+    found["offset +1"] = offset(found["unbiased"], 1.0)
     return {name: found[name] for name in _MEMBERS}
 
 
@@ -190,6 +199,31 @@ def _explorer(preset: Preset) -> dict[str, object]:
             | {"pictures": _packed(series[i])}
             for i, row in data.table.iterrows()
         ],
+    }
+
+
+def _front(seen: Mapping[str, object]) -> dict[str, object]:
+    """The data of the front page, ready for JSON: the first patient of the explorer, true worlds.
+
+    Returns:
+        ``ages``, ``size`` and ``threshold``; ``predictors`` with ``name``, ``note`` and their
+        scores, ``observed`` and in all ``worlds``; and the ``patient``, whose ``pictures`` are
+        packed: as observed, then each world. Men come first, ages from low to high.
+    """
+    one, last = seen["patients"][0], 2 * len(seen["ages"])
+    images = _unpacked(one["pictures"], seen["size"])[: 1 + last]
+    places = {name: seen["predictors"].index(name) for name in _FRONT}
+    return {
+        "ages": seen["ages"],
+        "size": seen["size"],
+        "threshold": _THRESHOLD,
+        "predictors": [
+            {"name": name, "note": _FRONT[name]}
+            | {"observed": one["observed"][g], "worlds": one["truth"][g]}
+            for name, g in places.items()
+        ],
+        "patient": {name: one[name] for name in ("sex", "age", "effusion")}
+        | {"pictures": _packed(images)},
     }
 
 
@@ -240,6 +274,53 @@ def _responses(ax: Axes, one: Mapping[str, object], g: int, ages: list[float]) -
         ax.legend(fontsize="small", frameon=False)
 
 
+def _few_worlds(data: Mapping[str, object], *words: str) -> bytes:
+    """The patient of the front page as a woman and as a man, with two scores in each world, a PNG.
+
+    With words above it is what other sites show of a link to the book.
+    """
+    high = 6.3 if words else 5.3  # inches
+    drawn = Figure(figsize=(12, high), dpi=_DPI)
+    for word, (y, size) in zip(words, ((0.48, 27), (0.95, 14)), strict=False):
+        drawn.text(0.5, 1 - y / high, word, ha="center", va="center", size=size, weight="bold")
+    images = _unpacked(data["patient"]["pictures"], data["size"])[1:]
+    ages = [*data["ages"], *data["ages"]]
+    shown = [k for sex in (1, 0) for k in _few(ages, sex)]
+    for column, k in enumerate(shown):
+        word = ("man", "woman")[k >= len(ages) // 2]
+        ax = drawn.add_axes((0.0725 + column * 0.135, 2.95 / high, 0.13, 1.9 / high), anchor="S")
+        ax.imshow(images[k], cmap="gray", vmin=0, vmax=255)
+        ax.set(xticks=[], yticks=[])
+        ax.set_title(f"{word} of {ages[k]:.0f}", size=15, color=_COLOURS[word])
+    _two_scores(drawn.add_axes((0.07, 0.2 / high, 0.81, 2.65 / high)), data, shown)
+    return _png(drawn)
+
+
+def _few(ages: list[float], sex: int) -> list[int]:
+    """The worlds of 30, 50 and 70 years, in which the picture is drawn."""
+    half = len(ages) // 2
+    return [sex * half + i for i in range(half) if ages[i] in (30, 50, 70)]
+
+
+def _two_scores(ax: Axes, data: Mapping[str, object], shown: list[int]) -> None:
+    """What both predictors say in some worlds, women first, and on average over all of them."""
+    half = len(shown) // 2
+    for one, (colour, mark, side) in zip(data["predictors"], _MARKS, strict=True):
+        mean, scores = np.mean(one["worlds"]), [one["worlds"][k] for k in shown]
+        ax.axhline(mean, color=colour, lw=1.2)
+        for part in (range(half), range(half, 2 * half)):
+            style = {"color": colour, "ls": ":", "marker": mark, "ms": 13, "lw": 1.2}
+            ax.plot(part, [scores[i] for i in part], **style)
+        label = f"{one['name']}\nmean {mean:.2f}"
+        style = {"color": colour, "size": 12.5, "va": side, "weight": "bold"}
+        ax.annotate(label, (len(shown) - 0.45, mean), annotation_clip=False, **style)
+    ax.axhline(data["threshold"], color="0.4", ls="--", lw=1)
+    ax.text(len(shown) - 0.55, data["threshold"] + 0.03, "threshold", color="0.4", ha="right")
+    ax.set(xlim=(-0.5, len(shown) - 0.5), ylim=(-0.06, 1.06), xticks=[], yticks=[0, 0.5, 1])
+    ax.set_ylabel("probability of effusion", size=12)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
 def _playground_still(given: Mapping[str, Predictions]) -> bytes:
     """The ladder of risks of every predictor of the playground, and the tail of one patient."""
     drawn = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
@@ -284,7 +365,11 @@ def write(folder: Path, sizes: Preset) -> list[Path]:
     """Make everything that the pages load, in the ``_static`` folder of the rendered book."""
     check_writable(folder)
     seen, table = _explorer(sizes), _matrix(sizes)
+    first = _front(seen)
     files = {
+        "front-data.js": _script("FRONT", first),
+        "front.png": _few_worlds(first),
+        "preview.png": _few_worlds(first, _QUESTION, _SUBTITLE),
         "explorer-data.js": _script("EXPLORER", seen),
         "explorer.png": _explorer_still(seen),
         "playground-data.js": _script("PLAYGROUND", _playground(table)),

@@ -24,6 +24,18 @@ window.probe = {
     return Array.from(data).filter((_, i) => i % 4 === 0);
   },
 
+  /* The front page: the score of each classifier, and where its dot is along the scale. */
+  scores: () => {
+    const values = document.querySelectorAll("#front-scores .value");
+    const names = document.querySelectorAll("#front-scores tspan.title");
+    return Object.fromEntries(Array.from(values).map((node, g) => [names[g].textContent, Number(node.textContent)]));
+  },
+  dots: () => {
+    const { left, width } = document.getElementById("front-scores").getBoundingClientRect();
+    const dots = Array.from(document.querySelectorAll("#front-scores circle"));
+    return dots.map((dot) => (dot.getBoundingClientRect().x - left) / width);
+  },
+
   /* The table of the explorer: observed, true and learned probability by predictor. */
   risks: () => {
     const cells = (row) => Array.from(row.cells).slice(1, 4).map((cell) => Number(cell.textContent));

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import cfcore
+from cfbook.production.gallery import _write_gallery
 from cfbook.production.interactive import (
     _HOSPITAL,
     _grey,
@@ -40,28 +40,32 @@ pytestmark = pytest.mark.skipif(
 ROOT = Path(__file__).parents[2]
 PROBE = Path(__file__).parent / "interactive.js"
 BOOK = preset("book")
-TOOLS = ("explorer", "playground")
+PAGES = {"front": "index", "explorer": "explorer", "playground": "playground"}
+TOOLS = tuple(PAGES)
 PAPER = (0.5, 0.25, 0.1)  # the tails that are always shown
 STILL = 0.01  # the layout shift that nobody sees
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The rendered book, or one of these pages alone, with stubs of the chapters they link to."""
+    """The rendered book, or one of these pages alone, with stubs of the chapters."""
     if os.environ.get("CFCORE_BOOK"):
         return Path(os.environ["CFCORE_BOOK"]).absolute()
     source = tmp_path_factory.mktemp("book")
-    shutil.copytree(ROOT / "book", source / "book")
-    shutil.copy(ROOT / "_config.yml", source)
-    pages = "".join((ROOT / f"book/{tool}.md").read_text() for tool in TOOLS)
-    chapters = sorted(set(re.findall(r"\.\./(notebooks/\w+)", pages)))
-    (source / "notebooks").mkdir()
-    for chapter in chapters:
-        cell = {"cell_type": "markdown", "metadata": {}, "source": f"# {chapter}"}
+    for folder in ("book", "notebooks"):
+        shutil.copytree(ROOT / folder, source / folder)
+    for name in ("_config.yml", "_toc.yml"):
+        shutil.copy(ROOT / name, source)
+    _write_gallery(source)
+    for chapter in (source / "notebooks").glob("*.ipynb"):
+        cell = {"cell_type": "markdown", "metadata": {}, "source": f"# {chapter.stem}"}
         stub = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
-        (source / f"{chapter}.ipynb").write_text(json.dumps(stub))
-    files = "".join(f"  - file: {name}\n" for name in ("book/playground", *chapters))
-    (source / "_toc.yml").write_text(f"format: jb-book\nroot: book/explorer\nchapters:\n{files}")
+        chapter.write_text(json.dumps(stub))
+    chapters = [f"notebooks/{path.stem}" for path in sorted(source.glob("notebooks/*.ipynb"))]
+    files = "".join(
+        f"  - file: {name}\n" for name in ("book/explorer", "book/playground", *chapters)
+    )
+    (source / "_toc.yml").write_text(f"format: jb-book\nroot: book/index\nchapters:\n{files}")
     write(source / "book/_static", BOOK)
     build = [Path(sys.executable).with_name("jupyter-book"), "build", source]
     subprocess.run(build, check=True, capture_output=True)
@@ -110,7 +114,7 @@ def visit(chromium: Browser, served: str) -> Iterator[Callable[..., Page]]:
         page.on("request", lambda request: page.requests.append(request.url))
         page.add_init_script(path=PROBE)
         page.route("**/*-data.js", lambda route: (time.sleep(0.4), route.continue_()))
-        page.goto(f"{base}/book/{tool}.html")
+        page.goto(f"{base}/book/{PAGES[tool]}.html")
         if ready:
             page.wait_for_function(f"probe.said('{tool}')")
         return page
@@ -151,11 +155,117 @@ def test_without_scripts_or_data_a_still_picture_stands_in(
 
     page = chromium.new_page()
     page.route("**/*-data.js", lambda route: route.abort())
-    page.goto(f"{served}/book/{tool}.html")
+    page.goto(f"{served}/book/{PAGES[tool]}.html")
     page.locator(".still img").wait_for()
     assert page.locator(".tool").is_hidden()
     assert page.evaluate("document.querySelector('.still img').decode().then(() => true)")
     page.close()
+
+
+# The front page.
+
+
+def scores(page: Page) -> dict[str, float]:
+    """What both classifiers say on the front page, by name."""
+    return page.evaluate("probe.scores()")
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_on_the_front_page_sex_moves_the_biased_score_and_hardly_the_other(
+    scheme: str, visit: Callable, served: str, site: Path
+) -> None:
+    page = visit("front", base=served if scheme == "http" else site.as_uri(), **DESK)
+    man = scores(page)
+    assert (
+        page.locator("#front-verdict")
+        .inner_text()
+        .endswith(
+            "been a man of 70, only the classifier “sex bias 0.95” would have decided otherwise."
+        )
+    )
+
+    places = page.evaluate("probe.dots()")
+    page.get_by_role("radio", name="woman", exact=True).check()
+    page.wait_for_timeout(600)  # the dots take their time
+    woman, moved = scores(page), page.evaluate("probe.dots()")
+    assert abs(woman["unbiased"] - man["unbiased"]) < 0.1
+    assert woman["sex bias 0.95"] - man["sex bias 0.95"] > 0.5
+    assert abs(moved[0] - places[0]) < 0.1 < 0.5 < moved[1] - places[1]
+    assert page.complaints == []
+
+
+def test_the_front_page_is_worked_by_keyboard_and_says_what_it_shows(visit: Callable) -> None:
+    page = visit("front", **DESK)
+    first = scores(page)
+
+    tab_to(page, "front-sex")
+    page.keyboard.press("ArrowUp")
+    tab_to(page, "front-age")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+
+    slider = page.get_by_role("slider", name="What if: age")
+    assert slider.get_attribute("aria-valuetext") == "30 years"
+    hear(page, "front", "As a woman of 30")
+    assert scores(page)["unbiased"] != first["unbiased"]
+    for name, score in scores(page).items():
+        assert f"{name} {score:.2f}" in page.evaluate("probe.said('front')")
+
+
+def test_the_front_page_shows_the_same_world_as_the_explorer(visit: Callable) -> None:
+    front, explorer = visit("front", **DESK), visit("explorer", **DESK)
+
+    for sex, age in ((0, 20), (1, 90)):
+        for page, tool in ((front, "front"), (explorer, "explorer")):
+            page.locator(f"[name={tool}-sex][value='{sex}']").check()
+            page.locator(f"#{tool}-age").fill(str(age))
+        true = {name: row[1] for name, row in risks(explorer).items()}
+        assert scores(front).items() <= true.items()
+        for picture in ("observed", "truth"):
+            grey = [
+                page.locator(f"#{tool}-{picture}").evaluate("probe.grey")
+                for page, tool in ((front, "front"), (explorer, "explorer"))
+            ]
+            assert grey[0] == grey[1]
+
+
+@pytest.mark.parametrize(
+    ("window", "last"), [(DESK, ".doors"), (PHONE, "#front-scores")], ids=["desk", "phone"]
+)
+def test_the_first_screen_has_the_question_the_picture_and_what_one_can_do(
+    window: dict, last: str, visit: Callable
+) -> None:
+    page = visit("front", **window)
+
+    for part in (".question", "#front-truth", "#front-age", last):
+        box = page.locator(part).bounding_box()
+        assert box["y"] + box["height"] <= window["viewport"]["height"], part
+
+
+def test_on_paper_the_front_page_has_its_still_picture(visit: Callable) -> None:
+    page = visit("front", **DESK)
+    page.emulate_media(media="print")
+
+    assert page.locator("#front").is_hidden()
+    assert page.locator(".still img").is_visible()
+
+
+def test_every_chapter_has_a_card_with_a_picture(visit: Callable, site: Path) -> None:
+    page = visit("front", **DESK)
+    links = page.locator(".gallery a").evaluate_all("all => all.map((a) => a.getAttribute('href'))")
+    images = page.locator(".gallery img").evaluate_all(
+        "all => all.map((image) => image.getAttribute('src'))"
+    )
+    chapters = {path.stem for path in (ROOT / "notebooks").glob("*.md")}
+    files = [site / "book" / image for image in images]
+
+    assert {Path(link).stem for link in links} == chapters
+    assert len(files) == len(links) == len(chapters)
+    assert all((site / "book" / link).is_file() for link in links)
+    assert min(file.stat().st_size for file in files) > 1000
+    assert sum(file.stat().st_size for file in files) < 400_000
+    sizes = "all => Promise.all(all.map((i) => (i.loading = 'eager', i.decode())))"
+    page.locator(".gallery img").evaluate_all(sizes)  # every one can be drawn
 
 
 # The explorer.
