@@ -40,7 +40,8 @@ class _Identity:
     The excess grows in the columns ``high`` and falls in the columns ``low``. There is one function
     of ``(*high, *low)`` for each reading of the definitions; the identity fails only if it fails
     under all. A failure is reported under ``metric``, in the words of ``statement``, where
-    ``{0}, {1}, ...`` are the cells, and for the logit row ``beta`` if it spans several rows.
+    ``{0}, {1}, ...`` are the cells with their names, or, if it spans several rows and is about the
+    logit row ``beta``, the cells alone.
     """
 
     name: str
@@ -166,7 +167,8 @@ def _offsets() -> Iterator[_Identity]:
     for metric in ("R_orig", *_RISKS[1:]):
         for a, b, c in combinations(_BETA_GRID, 3):
             ends, w = (_at((metric, a)), _at((metric, c))), (c - b) / (c - a)
-            text, chord = "{0} is above the chord from {1} to {2}", (_linear(1, -w, w - 1),)
+            text = f"{metric} {{0}} at offset {b:g} is above the chord from {{1}} at {a:g}"
+            text, chord = f"{text} to {{2}} at {c:g}", (_linear(1, -w, w - 1),)
             yield _Identity("beta-convex", metric, (_at((metric, b)),), ends, chord, text, b)
 
 
@@ -253,7 +255,8 @@ def _failures(value: pd.DataFrame, half: pd.DataFrame, changed: pd.DataFrame) ->
         for row, amount in excess[tested & excess.gt(_NEGLIGIBLE)].items():
             if tie.beta is None or row[2:] == ("logit", tie.beta):
                 cells = value.loc[row, columns].to_dict()
-                text = [f"{c} {v:.{digits.loc[row, c]:.0f}f}" for c, v in cells.items()]
+                name = {c: f"{c} " if tie.beta is None else "" for c in columns}
+                text = [f"{name[c]}{v:.{digits.loc[row, c]:.0f}f}" for c, v in cells.items()]
                 words = tie.statement.format(*text)
                 yield Flaw(*row[1:], tie.name, row[0], tie.metric, cells, amount, words)
 
