@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 _OBSERVED, _LATENT, _CAUSAL, _DECODED = "#cfe8d5", "#e3e3e3", "#cfe3f1", "#fbe3c0"
-_INK, _TITLE = "0.25", 10
+_INK, _TITLE, _MARK, _AVERAGE = "0.25", 10, "#0173b2", "#d55e00"
+_STEPS = {
+    "1 Abduct": "find the noise",
+    "2 Act": "set sex and age",
+    "3 Predict": "redraw the image",
+    "4 Classify": "score it",
+    "5 Average": "over all {} worlds",
+}
+_PLACES, _SCALE = (2.2, 5.1, 7.3, 9.1, 11.6), (9.8, 13.0)
 
 _Point = tuple[float, float]
 
@@ -52,7 +60,8 @@ class _Board:
         """A grey image with its middle at a point."""
         x, y = at
         extent = (x - side / 2, x + side / 2, y - side / 2, y + side / 2)
-        self.ax.imshow(image, vmin=0, vmax=1, extent=extent, zorder=2, cmap="gray")
+        style = {"cmap": "gray", "vmin": 0, "vmax": 1, "interpolation": "none"}
+        self.ax.imshow(image, extent=extent, zorder=2, **style)
 
 
 def causal_graph(ax: "Axes", drawn: CausalGraph, places: Mapping[str, _Point]) -> None:
@@ -75,56 +84,59 @@ def _arrow(shrink: float) -> dict[str, object]:
 
 def overview(
     ax: "Axes",
-    observed: np.ndarray,
-    worlds: Sequence[np.ndarray],
-    labels: Sequence[str],
-    scores: Sequence[float],
-    observed_score: float,
-    average: float,
-    count: int,
+    observed: tuple[np.ndarray, str, float],
+    worlds: tuple[np.ndarray, Sequence[str], np.ndarray],
+    drawn: Sequence[int],
 ) -> None:
-    """The method: abduct, act, predict, classify, average, and compare.
+    """The method: abduct, act, predict, classify, average.
 
     Args:
-        observed: The observed image, shape (H, W).
-        worlds: Some of its counterfactuals, each of shape (H, W).
-        labels: What was done in each of them.
-        scores: What the classifier says of each, and ``observed_score`` of the observed image.
-        average: The marginalised score, over ``count`` worlds.
+        observed: The image of a patient, shape (H, W), who that is, and the classifier's score.
+        worlds: The same of their counterfactuals in K worlds: shapes (K, H, W), (K,) and (K,).
+        drawn: The worlds whose images are shown.
     """
-    board = _Board(ax, (16.4, 6.6))
-    board.image(observed, (1.0, 3.6), 1.7)
-    board.note((1.0, 4.72), "observed $x_i$")
-    board.arrow((1.95, 3.6), (2.95, 3.6))
-    board.note((2.45, 3.95), "abduct")
-    board.box((3.4, 3.6), "$u_i$", _LATENT)
-    board.box((4.6, 6.1), r"do$(\tilde a_k)$", _CAUSAL)
-    board.note((3.3, 6.1), "act")
-    board.arrow((4.6, 5.6), (4.6, 4.45))
-    board.note((4.6, 2.2), "predict")
-    heights = np.linspace(5.8, 1.75, len(worlds))
-    for y, image, words, score in zip(heights, worlds, labels, scores, strict=True):
-        board.arrow((3.85, 3.6), (6.2, y))
-        board.image(image, (6.9, y), 1.2)
-        board.note((7.6, y), words, ha="left")
-        board.arrow((9.2, y), (9.75, y))
-        _classified(board, y, score)
-        board.arrow((12.1, y), (12.85, 3.75 + 0.15 * (y - 3.75)))
-    board.box((13.7, 3.75), rf"$\bar p_i = {average:.2f}$", _DECODED)
-    board.note((14.0, 4.6), f"average over $q$,\nall {count} worlds")
-    board.arrow((1.0, 2.7), (9.75, 0.45), bend=0.12)
-    _classified(board, 0.45, observed_score)
-    board.box((14.6, 0.9), "metrics: risk, calibration,\nstability, ranking", round_=False)
-    board.arrow((12.1, 0.45), (12.6, 0.6))
-    board.arrow((13.7, 3.2), (14.2, 1.65))
-    board.arrow((12.05, 1.5), (12.6, 1.2))
+    image, who, score = observed
+    images, labels, scores = worlds
+    board, middle = _Board(ax, (13.2, 9.0)), 5.0
+    for x, (title, words) in zip(_PLACES, _STEPS.items(), strict=True):
+        board.note((x, 8.75), title, size=_TITLE)
+        board.note((x, 8.25), words.format(len(images)))
+    board.image(image, (1.1, middle), 2.1)
+    board.note((1.1, middle + 1.6), f"observed $x_i$:\n{who}", size=9)
+    board.arrow((2.2, middle), (2.65, middle))
+    board.box((3.05, middle), "$u_i$", _LATENT)
+    for y, k in zip(np.linspace(7.25, 2.75, len(drawn)), drawn, strict=True):
+        board.arrow((3.45, middle), (4.05, y))
+        board.box((5.1, y), labels[k], _CAUSAL)
+        board.arrow((6.1, y), (6.55, y))
+        board.image(images[k], (7.3, y), 1.4)
+        board.arrow((8.05, y), (8.5, y))
+        _classified(board, y, scores[k])
+    board.ax.plot([1.1, 1.1], [middle - 1.1, 0.75], color=_INK, lw=0.9)
+    board.arrow((1.1, 0.75), (8.5, 0.75))
+    board.note((1.3, 1.0), "what one usually sees: the observed image alone", ha="left")
+    _classified(board, 0.75, score, fill="white")
+    _averaged(board, scores)
 
 
-def _classified(board: _Board, y: float, score: float) -> None:
+def _classified(board: _Board, y: float, score: float, fill: str = _MARK) -> None:
     """The classifier and its score, at one height of the overview."""
-    board.box((10.25, y), r"$g_\theta$", _DECODED, round_=False)
-    board.arrow((10.75, y), (11.25, y))
-    board.note((11.68, y), f"{score:.2f}", size=9)
+    board.box((8.9, y), r"$g_\theta$", _DECODED, round_=False)
+    board.ax.plot(_SCALE, [y, y], color="0.85", lw=0.8, zorder=1)
+    x = np.interp(score, (0, 1), _SCALE)
+    board.ax.plot(x, y, "o", color=_MARK, markerfacecolor=fill, ms=6, zorder=3)
+    board.note((x, y + 0.35), f"{score:.2f}", size=9)
+
+
+def _averaged(board: _Board, scores: np.ndarray) -> None:
+    """The scores of all worlds on one scale, and their average."""
+    x, average = np.interp(scores, (0, 1), _SCALE), np.interp(scores.mean(), (0, 1), _SCALE)
+    board.ax.plot(x, np.full(len(x), 1.7), "|", color=_MARK, ms=8, zorder=3)
+    board.note((9.5, 1.7), f"all {len(x)} worlds", ha="right")
+    board.ax.plot([average, average], [1.4, 7.7], color=_AVERAGE, lw=1.6, zorder=2)
+    board.box((average, 5.0), rf"$\bar p_i = {scores.mean():.2f}$", _DECODED)
+    for at, words in zip((_SCALE[0], sum(_SCALE) / 2, _SCALE[1]), ("0", "score", "1"), strict=True):
+        board.note((at, 0.2), words)
 
 
 def image_model(axes: Sequence["Axes"], observed: np.ndarray, counterfactual: np.ndarray) -> None:
