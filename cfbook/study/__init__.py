@@ -23,10 +23,11 @@ _OFFERED = {
     "cfbook.study.presets": "on preset",
     "cfbook.study.recipes": "GeneratorRecipe PredictorRecipe probes",
     "cfbook.study.runs": "BETAS PredictorId Run SETTINGS STRENGTHS all_runs predictions",
+    "cfbook.study.settings": "show_choices show_metrics show_pairs show_shared",
     "cfbook.study.statistics": "mean_score responses stratified_auc study_predictions"
     " study_run worst_gap",
-    "cfbook.study.tables": "ROWS WIDTH averaged beside caption counted intervals learned_tables"
-    " learned_variants means pairs row_label side_by_side text variants",
+    "cfbook.study.tables": "ROWS WIDTH averaged bounded caption counted in_print intervals"
+    " learned_of learned_tables means row_label side_by_side text",
 }
 _HOMES = {name: module for module, names in _OFFERED.items() for name in names.split()}
 

@@ -1,14 +1,18 @@
 """The paper's tables, in its rows and columns: as printed, and as found here."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from textwrap import fill
 from typing import Literal
 
 import pandas as pd
 
-from cfbook.printed_tables import METRICS, published, read_tables
+from cfbook import notation
+from cfbook.printed_tables import published, read_tables
+from cfbook.production.prose import count
 from cfbook.study.claims import STEPS, transitions
 from cfbook.study.learned import learned_studies
+from cfbook.study.presets import preset
 from cfbook.study.runs import Run
 from cfbook.study.statistics import Study
 from cfcore.intervals import DAGGER
@@ -19,12 +23,12 @@ _SHORT = {f"R_CVaR_{level}": f"CVaR{level[1:]}" for level in ("0.50", "0.25", "0
 _SHORT |= {"abs_rank_change": "|dr|", "total effect": "total", "uniform q": "uniform"}
 _SHORT["empirical q"] = "empir."
 
-_PaperTable = Literal["risk", "calibration", "stability"]
+PaperTable = Literal["risk", "calibration", "stability"]
 Tables = Mapping[str, pd.DataFrame]
 """Tables by what stands above them."""
 
 _ALONE = {"basic": "basic", "ctc": "CTC"}
-_FLOOR = ("null_flip", "null_abs")
+_PLACES = {"S_var": 4, "S_var_sex": 4, "S_var_age": 4, "abs_rank_change": 1}
 ROWS = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
 _CONTROLS = [(f"control {family}", s) for family in ("sex", "age") for s in STEPS[family]]
 
@@ -60,24 +64,59 @@ def means(study: Study, columns: Sequence[str], *, controls: bool = False) -> pd
     return _by_kind(study.summary(columns), "mean", columns, controls=controls)
 
 
-def intervals(study: Study, columns: Sequence[str]) -> pd.DataFrame:
+def intervals(study: Study, columns: Sequence[str], *, controls: bool = False) -> pd.DataFrame:
     """Means with 95 % intervals as text, in the rows and columns of :func:`means`.
 
     A dagger marks intervals that :data:`cfcore.intervals.NOTE` is about.
     """
     summary = study.summary(columns)
-    numbers = summary[["mean", "low", "high"]].itertuples(index=False)
-    words = pd.Series(["{:.3f} [{:.3f}, {:.3f}]".format(*three) for three in numbers])
+    mean, low, high = (
+        [_decimals(*cell) for cell in zip(summary.metric, summary[name], strict=True)]
+        for name in ("mean", "low", "high")
+    )
     marks = summary.doubtful.map({True: DAGGER, False: ""})
-    return _by_kind(summary.assign(text=words + marks), "text", columns)
+    words = [f"{a} [{b}, {c}]{d}" for a, b, c, d in zip(mean, low, high, marks, strict=True)]
+    return _by_kind(summary.assign(text=words), "text", columns, controls=controls)
+
+
+def spreads(study: Study, columns: Sequence[str]) -> pd.DataFrame:
+    """Standard deviations between trainings, NaN of one, in the form of :func:`means`."""
+    return _by_kind(study.summary(columns), "spread", columns)
 
 
 def counted(study: Study, columns: Sequence[str]) -> pd.DataFrame:
     """Means over the trainings, with a last row of correct transition counts."""
-    table, none = means(study, columns), float("nan")
+    table = means(study, columns)
     chains = [family for family in STEPS if (family, STEPS[family][0]) in study.kinds]
-    counts = (none if c in _FLOOR else transitions(study, c, chains)[:, 0].mean() for c in columns)
-    table.loc["CTC"] = list(counts)
+    table.loc["CTC"] = [transitions(study, c, chains)[:, 0].mean() for c in columns]
+    return table
+
+
+def _decimals(metric: str, value: float) -> str:
+    """A value of a metric with as many decimals as the paper prints."""
+    return "–" if pd.isna(value) else f"{value:,.{_PLACES.get(metric, 3)}f}"
+
+
+def in_print(table: pd.DataFrame) -> pd.DataFrame:
+    """A table as text, with as many decimals as the paper prints.
+
+    Example:
+        >>> found = pd.DataFrame({"S_var": [0.01, 8], "R_IE": [0.5, None]}, ["basic", "CTC"])
+        >>> in_print(found).to_numpy().tolist()
+        [['0.0100', '0.500'], ['8.00', '–']]
+    """
+    words = pd.DataFrame({c: [_decimals(c, v) for v in table[c]] for c in table}, table.index)
+    if "CTC" in table.index:
+        words.loc["CTC"] = ["–" if pd.isna(v) else f"{v:.2f}" for v in table.loc["CTC"]]
+    return words
+
+
+def bounded(
+    study: Study, columns: Sequence[str], *, having: Sequence[str], controls: bool = False
+) -> pd.DataFrame:
+    """A table as text, some columns having intervals: with the controls, or else with counts."""
+    table = in_print(means(study, columns, controls=True) if controls else counted(study, columns))
+    table.update(intervals(study, having, controls=controls))
     return table
 
 
@@ -101,6 +140,30 @@ def learned_tables(
     return {_learned_by(found): averaged(found, table)} if found else {}
 
 
+def number_learned(found: Mapping[str, Study]) -> str:
+    """How many learned generators some studies are of, in the words of a caption."""
+    number = count(len(found))
+    return "one learned generator" if len(found) == 1 else f"{number} learned generators (mean)"
+
+
+def learned_print(found: Mapping[str, Study], columns: Sequence[str]) -> pd.DataFrame:
+    """Means over learned generators, with counts of correct transitions, as text."""
+    return in_print(averaged(found, lambda one: counted(one, columns)))
+
+
+def learned_of(run: Run, study: Study, **choice: str) -> dict[str, Study]:
+    """What learned generators find where an oracle's run does, of the same trainings.
+
+    There are none of another generator, and of another preset than the book's. A choice is one of
+    :func:`~cfbook.study.learned.learned_studies`: ``effect`` or ``q``.
+    """
+    book = preset("book")
+    if run.generator != "oracle" or replace(run.preset, trainings=book.trainings) != book:
+        return {}
+    found = learned_studies(run.setting, run.testset, **choice)
+    return {name: one.only(study.seeds) for name, one in found.items()}
+
+
 def caption(studies: Mapping[Run, Study]) -> str:
     """What a table is made of: preset, generator, trainings, and the patients of each test set.
 
@@ -109,7 +172,8 @@ def caption(studies: Mapping[Run, Study]) -> str:
     run, study = next(iter(studies.items()))
     seeds = ", ".join(map(str, study.seeds))
     equals = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
-    sets = [f"{r.setting} {r.testset} N{equals}{s.patients}" for r, s in studies.items()]
+    where = {r: f"{notation.words(r.setting)} {r.testset}" for r in studies}
+    sets = [f"{where[r]} N{equals}{s.patients:,}" for r, s in studies.items()]
     effects = " and ".join(dict.fromkeys(r.effect for r in studies))
     line = (
         f"preset {run.preset.name}; counterfactuals: {run.generator}, {effects} effect, "
@@ -152,27 +216,19 @@ def _short(table: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=_SHORT)
 
 
-def beside(run: Run, study: Study, kind: _PaperTable) -> dict[str, pd.DataFrame]:
-    """The paper's table, ours with its spread, and that of learned generators, by their titles.
-
-    Beside every stability with a learned generator stands its floor: what the null intervention
-    alone flips (``null_flip``) and moves (``null_abs``). With the oracle it is 0.
-    """
-    columns, printed = METRICS[kind], published(run.setting, kind)
+def beside(
+    run: Run, study: Study, kind: PaperTable, columns: Sequence[str], *, having: Sequence[str]
+) -> pd.DataFrame:
+    """Columns of a table of the paper beside ours, of which some have intervals, as text."""
     size = read_tables()[kind].groupby("setting").n_test.first()[run.setting]
-    ours = f"found here, mean over {len(study.seeds)} trainings\n{caption({run: study})}"
-    every = [*columns, *(_FLOOR if kind == "stability" else ())]
-    spread = _by_kind(study.summary(columns), "spread", columns)  # NaN of one training
-    return {
-        f"printed in the paper, N = {size:.0f}": _labelled(printed),
-        ours: counted(study, columns),
-        "standard deviation between trainings": spread,
-    } | learned_tables(lambda one: counted(one, every), run.setting)
+    ours = bounded(study, columns, having=having)
+    paper = in_print(_labelled(published(run.setting, kind)[list(columns)]))
+    both = {f"paper, N = {size:,.0f}": paper, f"here, N = {study.patients:,}": ours}
+    return pd.concat(both, axis=1).reindex(ours.index).fillna("–")
 
 
-def pairs(study: Study, columns: Sequence[str]) -> pd.DataFrame:
+def paired(both: pd.DataFrame) -> pd.DataFrame:
     """Each biased predictor beside its control, which was trained on as many images."""
-    both = means(study, columns, controls=True)
     biased = [row_label(*kind) for kind in ROWS if f"control {row_label(*kind)}" in both.index]
     control = both.loc[[f"control {name}" for name in biased]].set_axis(biased)
     return side_by_side({"biased": both.loc[biased], "control": control})
@@ -184,24 +240,20 @@ def side_by_side(tables: Tables) -> pd.DataFrame:
     return pd.concat(tables, axis=1).swaplevel(axis=1)[list(columns)]
 
 
-def variants(studies: Mapping[str, Study], columns: Sequence[str]) -> pd.DataFrame:
-    """The same statistics under several choices, side by side, with transition counts."""
-    return side_by_side({name: counted(study, columns) for name, study in studies.items()})
-
-
-def learned_variants(setting: str, columns: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """The statistics of :func:`variants` as learned generators find them, by titles.
+def learned_variants(run: Run, study: Study, columns: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Statistics under other choices as learned generators find them, by captions, as text.
 
     Not every choice was computed with all generators and all trainings. So each has a table of its
     own, in which it stands beside uniform q with the same ones.
     """
     choices = {"empirical q": {"q": "empirical"}, "total effect": {"effect": "total"}}
-    every, tables = learned_studies(setting), {}
+    every, tables = learned_of(run, study), {}
     for name, choice in choices.items():
-        if found := learned_studies(setting, **choice):
-            same = {key: every[key].only(study.seeds) for key, study in found.items()}
+        if found := learned_of(run, study, **choice):
+            same = {key: every[key].only(one.seeds) for key, one in found.items()}
             both = {"uniform q": same, name: found}
-            own = {key: averaged(some, lambda s: counted(s, columns)) for key, some in both.items()}
+            own = {key: learned_print(some, columns) for key, some in both.items()}
             seeds = ", ".join(map(str, next(iter(same.values())).seeds))
-            tables[f"{_learned_by(same)}; trainings: {seeds}"] = side_by_side(own)
+            title = f"{name.capitalize()} beside uniform q with {number_learned(same)}"
+            tables[f"{title}; predictors with the seeds {seeds}."] = side_by_side(own)
     return tables

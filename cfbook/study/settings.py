@@ -1,0 +1,96 @@
+"""What the chapters on the three settings show alike: the table to read, and others folded."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from cfbook.printed_tables import METRICS
+from cfbook.production.prose import count
+from cfbook.production.show import show
+from cfbook.study.runs import Run
+from cfbook.study.statistics import Study
+from cfbook.study.tables import (
+    PaperTable,
+    averaged,
+    beside,
+    bounded,
+    counted,
+    in_print,
+    learned_of,
+    learned_print,
+    learned_variants,
+    means,
+    number_learned,
+    paired,
+    side_by_side,
+    spreads,
+)
+from cfcore.intervals import DAGGER, NOTE
+
+_READ = {
+    "risk": ["R_orig", "R_IE", "R_CVaR_0.10", "R_WC"],
+    "calibration": ["ECE_orig", "ECE_marg"],
+    "stability": ["S_var", "S_flip", "D_obs", "S_rank"],
+}
+_WHO = "whose counterfactuals are not faithful to each image"
+
+
+def _show(table: pd.DataFrame, caption: str, note: str = "", *, fold: bool = False) -> None:
+    """A table with the correct transitions in bold, and below it what its daggers mean."""
+    marked = table.apply(lambda column: column.str.endswith(DAGGER)).any(axis=None)
+    bold = [name for name in table.index if name == "CTC"]
+    table = table.rename_axis(index=None) if table.columns.nlevels > 1 else table
+    show(table, caption, bold=bold, note=f"{note} {NOTE}.".strip() if marked else note, fold=fold)
+
+
+def show_metrics(run: Run, study: Study, kind: PaperTable, caption: str, note: str = "") -> None:
+    """The main columns of a table of the paper, beside ours, the first two with intervals.
+
+    Folded are the others, the spread between trainings, and what learned generators find.
+    """
+    main, every = _READ[kind], METRICS[kind]
+    others = [column for column in every if column not in main[:2]]
+    _show(beside(run, study, kind, main, having=main[:2]), caption, note)
+    rest, name = beside(run, study, kind, others, having=others), kind.capitalize()
+    _show(rest, f"{name}: the other columns of the paper's table, with intervals.", fold=True)
+    trainings = f"the {count(len(study.seeds))} trainings"
+    sizes = f"{name}: standard deviation between {trainings} of each predictor."
+    show(spreads(study, every), sizes, digits=2, fold=True)
+    if found := learned_of(run, study):
+        table = learned_print(found, every)
+        _show(table, f"{name}: the same with {number_learned(found)}, {_WHO}.", fold=True)
+
+
+def show_pairs(run: Run, study: Study, caption: str) -> pd.DataFrame:
+    """Each biased predictor beside its control; returns the numbers."""
+    main, others = ["R_IE", "S_var_sex", "S_var_age"], ["R_orig", "R_WC", "AUC"]
+    _show(paired(bounded(study, main, having=main[:1], controls=True)), caption)
+    rest = paired(bounded(study, others, having=others, controls=True))
+    _show(rest, "Bias and size: observed and worst risk, and the AUC.", fold=True)
+    if found := learned_of(run, study):
+        table = averaged(found, lambda one: means(one, main, controls=True))
+        who = f"{number_learned(found)}, {_WHO}"
+        _show(paired(in_print(table)), f"Bias and size: the same with {who}.", fold=True)
+    return paired(means(study, [*main, *others], controls=True))
+
+
+def show_shared(run: Run, study: Study, caption: str) -> None:
+    """Risks and variance on a test set that shares a shortcut, as the oracle and others find."""
+    main = ["R_orig", "R_IE", "R_CM", "R_WC", "S_var"]
+    _show(bounded(study, main, having=main[:2]), caption, f"N = {study.patients:,}.")
+    if found := learned_of(run, study):
+        where, who = f"Test set that {run.testset.replace('-', ' ')}", number_learned(found)
+        _show(learned_print(found, main), f"{where}: the same with {who}, {_WHO}.", fold=True)
+
+
+def show_choices(run: Run, studies: Mapping[str, Study], caption: str) -> pd.DataFrame:
+    """Statistics under several choices, of which the first is that of a run; returns them."""
+    main, others = ["R_IE", "S_var"], ["R_WC", "ECE_marg", "S_flip"]
+    found = {name: counted(study, [*main, *others]) for name, study in studies.items()}
+    text = side_by_side({name: in_print(table) for name, table in found.items()})
+    _show(text[main], caption)
+    _show(text[others], "Other metrics under the same choices.", fold=True)
+    first = next(iter(studies.values()))
+    for title, table in learned_variants(run, first, [*main, *others]).items():
+        _show(table, title, fold=True)
+    return side_by_side(found)
