@@ -23,7 +23,7 @@ class _Symbol(NamedTuple):
         """The symbol for a formula or a figure, without the dollars around it."""
         letter = _GREEK.get(self.letter, self.letter)
         letter = rf"\mathrm{{{letter}}}" if letter.isalpha() and len(letter) > 1 else letter
-        below = rf"_{{\mathrm{{{self.below}}}}}" if self.below else ""
+        below = rf"_{{\mathrm{{{self.below.replace(' ', '~')}}}}}" if self.below else ""
         return letter + below + (rf"^{{\mathrm{{{self.above}}}}}" if self.above else "")
 
 
@@ -43,6 +43,7 @@ SYMBOLS = {
     "ECE_marg": _Symbol("ECE", "marg", "calibration error of the marginalised prediction"),
     "MCE_orig": _Symbol("MCE", "orig", "largest calibration error of the observed score"),
     "MCE_marg": _Symbol("MCE", "marg", "largest calibration error of the marginalised prediction"),
+    "ECE_q": _Symbol("ECE", "q", "calibration error over all patients and worlds"),
     "S_var": _Symbol("S", "var", "score variance over the worlds"),
     "S_var_sex": _Symbol("S", "var", "score variance over the worlds due to sex", "sex"),
     "S_var_age": _Symbol("S", "var", "score variance over the worlds due to age", "age"),
@@ -62,7 +63,7 @@ _WORDS = {"basic": "unbiased", "CTC": "correct transitions"}
 _PHRASES = {
     r"logit (\+[\d.]+)": r"offset \1",
     r"((?:control )?)(sex|age) (0?\.\d+)": r"\1\2 bias \3",
-    r"(.*)\b([CM])->([CM])\b(.*)": r"\1\2→\3\4",
+    r"(.*)\b([CM])-(?:>|&gt;)([CM])\b(.*)": r"\1\2→\3\4",
 }
 
 

@@ -37,7 +37,7 @@ class Generator(Protocol):
 
     ``act(pa, do, *, effect, rng)`` replaces parents by the values of an intervention (:func:`act`).
     The **direct** effect holds every parent that is not intervened on,
-    :math:`\widetilde{\mathbf{pa}} = (\tilde{\mathbf{a}}, \mathbf{c}_i)`; a generator without the
+    :math:`\widetilde{\mathbf{pa}} = (\tilde a, c_i)`; a generator without the
     method has no other. The **total** effect lets the descendants of the intervened variables
     follow through their mechanisms, :math:`\tilde{y}_j = f_j(\widetilde{\mathbf{pa}}_j, u_j)`, with
     the noise :math:`u_j` abducted from the observed parents; ``rng`` is the source of randomness of

@@ -1,4 +1,4 @@
-r"""The target distribution :math:`q(\tilde{\mathbf{a}})`: which worlds, and their weights."""
+r"""The target distribution :math:`q(\tilde a)`: which worlds, and their weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -71,14 +71,27 @@ def icon_styles(names: set[str], codes: set[int], vendor: Path) -> str:
     return licence + ICONS % base64.b64encode(file.getvalue()).decode() + "".join(lines)
 
 
+def squeeze(page: str) -> str:
+    """A page without the indents and empty lines of its templates; what shows them keeps them.
+
+    Example:
+        >>> squeeze("<ul>\\n\\n  <li>one</li>\\n<pre>a\\n  b</pre></ul>")
+        '<ul>\\n<li>one</li>\\n<pre>a\\n  b</pre></ul>'
+    """
+    kept = r"<(pre|script|style|textarea)\b.*?</\1>"
+    return re.sub(kept + r"|\n\s+", lambda m: m[0] if m[1] else "\n", page, flags=re.DOTALL)
+
+
 def lighten(app: Sphinx, exception: Exception | None) -> None:
     """Once all pages are written, add what they use and remove what they do not."""
     if exception or app.builder.format != "html":
         return
     out, static = Path(app.outdir), Path(app.outdir, "_static")
     copy_mathjax(static)
-    pages = [path.read_text() for path in out.rglob("*.html")]
-    names = {name for page in pages for name in re.findall(r"\bfa-([a-z0-9-]+)", page)}
+    pages = {path: squeeze(path.read_text()) for path in out.rglob("*.html")}
+    for path, page in pages.items():
+        path.write_text(page)
+    names = {name for page in pages.values() for name in re.findall(r"\bfa-([a-z0-9-]+)", page)}
     sheets = [path.read_text() for path in static.rglob("*.css") if "vendor" not in path.parts]
     codes = {int(c, 16) for sheet in sheets for c in re.findall(r"\\(f[0-9a-f]{3})\b", sheet)}
     (vendor,) = (static / "vendor/fontawesome").iterdir()

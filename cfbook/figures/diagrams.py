@@ -125,6 +125,7 @@ def _classified(board: _Board, y: float, score: float, fill: str = _MARK) -> Non
     board.ax.plot(_SCALE, [y, y], color="0.85", lw=0.8, zorder=1)
     x = np.interp(score, (0, 1), _SCALE)
     board.ax.plot(x, y, "o", color=_MARK, markerfacecolor=fill, ms=6, zorder=3)
+    board.ax.plot(x, y + 0.35, "s", color="white", ms=12, zorder=2.5)  # hides the average
     board.note((x, y + 0.35), f"{score:.2f}", size=9)
 
 
@@ -134,7 +135,7 @@ def _averaged(board: _Board, scores: np.ndarray) -> None:
     board.ax.plot(x, np.full(len(x), 1.7), "|", color=_MARK, ms=8, zorder=3)
     board.note((9.5, 1.7), f"all {len(x)} worlds", ha="right")
     board.ax.plot([average, average], [1.4, 7.7], color=_AVERAGE, lw=1.6, zorder=2)
-    board.box((average, 5.0), rf"$\bar p_i = {scores.mean():.2f}$", _DECODED)
+    board.box((average, 5.2), rf"$\bar p_i = {scores.mean():.2f}$", _DECODED)
     for at, words in zip((_SCALE[0], sum(_SCALE) / 2, _SCALE[1]), ("0", "score", "1"), strict=True):
         board.note((at, 0.2), words)
 

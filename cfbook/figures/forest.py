@@ -112,8 +112,8 @@ def _round_numbers(low: float, high: float) -> list[float]:
     """At most five round numbers between two others.
 
     Example:
-        >>> _round_numbers(-2.3, 3.9), _round_numbers(0.05, 0.93)
-        ([-2, 0, 2], [0.2, 0.4, 0.6, 0.8])
+        >>> _round_numbers(-2.3, 3.9), _round_numbers(0.55, 1.05)
+        ([-2.0, 0.0, 2.0], [0.6, 0.8, 1.0])
     """
     power = 10 ** math.floor(math.log10((high - low) / 4))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= (high - low) / 4)

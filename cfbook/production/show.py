@@ -82,8 +82,9 @@ class Shown:
         how = {"escape": "html", "formatter": _label}
         styler = Styler(self.words, uuid=str(self.number), cell_ids=False)
         styler.format(escape="html").format_index(**how).format_index(**how, axis=1)
-        figures = r"[\d.,e+\-–\[\]† ]*"
-        text = [name for name in self.words if not self.words[name].str.fullmatch(figures).all()]
+        figures = r"[\d.,e+\-–\[\]†±<%∞ ]*"
+        cells = self.words.astype(str)
+        text = [name for name in cells if not cells[name].str.fullmatch(figures).all()]
         left, heavy = ([{"selector": "", "props": rule}] for rule in _RULES)
         styler.set_table_styles(dict.fromkeys(text, left))
         styler.set_table_styles(dict.fromkeys(self.bold, heavy), axis=1, overwrite=False)
@@ -152,8 +153,10 @@ def _in_digits(value: object, digits: int, places: int) -> str:
         return f"{value:,}"
     if value is None or value != value:
         return "–"
-    if not isinstance(value, Real) or math.isinf(value):
+    if not isinstance(value, Real):
         return str(value)
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
     rounded = round(float(value), 12)
     if rounded == 0:
         return "0"

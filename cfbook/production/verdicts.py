@@ -185,8 +185,10 @@ def _in_words(claim: Mapping[str, object]) -> Mapping[str, object]:
 
 def _so_what(claim: Mapping[str, object], tests: pd.DataFrame) -> str:
     """What follows, if the verdicts are those that the sentence was written for."""
-    words = claim.get("in_words", {"when": {}, "so_what": ""})
-    return words["so_what"] if words["when"] == tests.verdict.value_counts().to_dict() else _OTHERS
+    words, found = claim.get("in_words"), tests.verdict.value_counts().to_dict()
+    if not words:
+        return "–"
+    return words["so_what"] if words["when"] == found else _OTHERS
 
 
 def _certain(claim: Mapping[str, object]) -> list[str]:
@@ -295,7 +297,7 @@ def _details(tests: pd.DataFrame) -> pd.DataFrame:
         "claimed": [_side(test) for _, test in tests.iterrows()],
         "verdict": tests.verdict.map(names),
         "by training": [
-            ", ".join(f"{v:.2g}" for v in values).replace("-", _MINUS) or "–"
+            ", ".join(f"{round(v, 12) + 0:.2g}" for v in values).replace("-", _MINUS) or "–"
             for values in tests.by_seed
         ],
         "at most": tests.attainable.map(_number),

@@ -22,7 +22,7 @@ from cfscm.training import FittingConfig
 _Masking = Literal["variable", "row"]
 _Trust = Literal["full", "entropy"]
 _Gradient = Literal["whole", "earlier"]
-EARLIER = 2  # rows of a batch of which earlier trainings summed over the missing labels
+_EARLIER = 2  # rows of a batch of which earlier trainings summed over the missing labels
 
 _SCHEDULES: Mapping[str, Schedule] = {
     "smoke": Schedule(
@@ -114,7 +114,7 @@ class PartialRecipe(GeneratorRecipe):
         """All that decides the weights."""
         schedule, whole = asdict(_SCHEDULES[self.preset.name]), {"gradient": self.gradient}
         if self.gradient == "earlier":  # which was no part of the name
-            schedule["objective"]["exact"], whole = EARLIER, {}
+            schedule["objective"]["exact"], whole = _EARLIER, {}
         return whole | {
             "patients": PredictorRecipe(self.preset, self.hospital).digest,
             "image": asdict(self.preset.image),

@@ -44,9 +44,9 @@ def _show(table: pd.DataFrame, caption: str, note: str = "", *, fold: bool = Fal
 
 
 def show_metrics(run: Run, study: Study, kind: PaperTable, caption: str, note: str = "") -> None:
-    """The main columns of a table of the paper, beside ours, the first two with intervals.
+    """The two main columns of a table of the paper beside ours with intervals, and some others.
 
-    Folded are the others, the spread between trainings, and what learned generators find.
+    Folded are all others, the spread between trainings, and what learned generators find.
     """
     main, every = _READ[kind], METRICS[kind]
     others = [column for column in every if column not in main[:2]]

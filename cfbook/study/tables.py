@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from textwrap import fill
 from typing import Literal
 
 import pandas as pd
@@ -17,18 +16,12 @@ from cfbook.study.runs import Run
 from cfbook.study.statistics import Study
 from cfcore.intervals import DAGGER
 
-WIDTH = 64
-_WHICH = {"marg": "marginalised", "orig": "original"}
-_SHORT = {f"R_CVaR_{level}": f"CVaR{level[1:]}" for level in ("0.50", "0.25", "0.10")}
-_SHORT |= {"abs_rank_change": "|dr|", "total effect": "total", "uniform q": "uniform"}
-_SHORT["empirical q"] = "empir."
-
 PaperTable = Literal["risk", "calibration", "stability"]
 Tables = Mapping[str, pd.DataFrame]
 """Tables by what stands above them."""
 
 _ALONE = {"basic": "basic", "ctc": "CTC"}
-_PLACES = {"S_var": 4, "S_var_sex": 4, "S_var_age": 4, "abs_rank_change": 1}
+_PLACES = {"CTC": 2, "S_var": 4, "S_var_sex": 4, "S_var_age": 4, "abs_rank_change": 1}
 ROWS = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
 _CONTROLS = [(f"control {family}", s) for family in ("sex", "age") for s in STEPS[family]]
 
@@ -105,10 +98,13 @@ def in_print(table: pd.DataFrame) -> pd.DataFrame:
         >>> in_print(found).to_numpy().tolist()
         [['0.0100', '0.500'], ['8.00', '–']]
     """
-    words = pd.DataFrame({c: [_decimals(c, v) for v in table[c]] for c in table}, table.index)
-    if "CTC" in table.index:
-        words.loc["CTC"] = ["–" if pd.isna(v) else f"{v:.2f}" for v in table.loc["CTC"]]
-    return words
+    cells = {
+        metric: [
+            _decimals("CTC" if row == "CTC" else metric, v) for row, v in table[metric].items()
+        ]
+        for metric in table
+    }
+    return pd.DataFrame(cells, table.index)
 
 
 def bounded(
@@ -124,20 +120,6 @@ def averaged(found: Mapping[str, Study], table: Callable[[Study], pd.DataFrame])
     """A table of each generator's study, averaged over the generators; empty if there are none."""
     own = [table(study) for study in found.values()]
     return sum(own[1:], start=own[0]) / len(own) if own else pd.DataFrame()
-
-
-def _learned_by(found: Mapping[str, Study]) -> str:
-    """What stands above every number that rests on learned generators."""
-    names = ", ".join(found)
-    return f"learned, not faithful to each image; {'mean of ' if len(found) > 1 else ''}{names}"
-
-
-def learned_tables(
-    table: Callable[[Study], pd.DataFrame], setting: str, testset: str | None = None
-) -> dict[str, pd.DataFrame]:
-    """A table as learned generators find it, averaged over them, under a line that says so."""
-    found = learned_studies(setting, testset)
-    return {_learned_by(found): averaged(found, table)} if found else {}
 
 
 def number_learned(found: Mapping[str, Study]) -> str:
@@ -171,58 +153,25 @@ def caption(studies: Mapping[Run, Study]) -> str:
     """
     run, study = next(iter(studies.items()))
     seeds = ", ".join(map(str, study.seeds))
-    equals = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
     where = {r: f"{notation.words(r.setting)} {r.testset}" for r in studies}
-    sets = [f"{where[r]} N{equals}{s.patients:,}" for r, s in studies.items()]
+    sets = [f"{where[r]} N = {s.patients:,}" for r, s in studies.items()]
     effects = " and ".join(dict.fromkeys(r.effect for r in studies))
     line = (
         f"preset {run.preset.name}; counterfactuals: {run.generator}, {effects} effect, "
-        f"K{equals}{study.worlds}; seeds of the trainings {seeds}; {'; '.join(dict.fromkeys(sets))}"
+        f"K = {study.worlds}; seeds of the trainings {seeds}; {'; '.join(dict.fromkeys(sets))}"
     )
     if len(study.seeds) == 1:
         line += "; one training: intervals are over patients, how trainings vary is unknown"
-    return fill(line, WIDTH, break_on_hyphens=False).replace(equals, " = ")
-
-
-def text(table: pd.DataFrame | Tables, digits: int = 3) -> str:
-    """A table as narrow text: short names of columns, as many decimals as asked for.
-
-    Several tables stand one below the other, each under its title.
-
-    Example:
-        >>> print(text(pd.DataFrame({"R_CVaR_0.50": [0.25], "abs_rank_change": [1.5]}, ["basic"])))
-              CVaR.50 |dr|
-        basic   0.250  1.5
-        >>> errors = pd.DataFrame({"ECE_marg": [0.1], "ECE_orig": [0.2]}, ["basic"])
-        >>> print(text({"errors": errors}, 1))
-        errors
-              marginalised original
-                       ECE      ECE
-        basic          0.1      0.2
-    """
-    if isinstance(table, Mapping):
-        return "\n\n".join(f"{title}\n{text(part, digits)}" for title, part in table.items())
-    coarse = ["abs_rank_change" in column for column in table]
-    styles = [f"{{:.{1 if one else digits}f}}".format for one in coarse]
-    return _short(table).to_string(formatters=styles, na_rep="-", index_names=False)
-
-
-def _short(table: pd.DataFrame) -> pd.DataFrame:
-    """Short names of columns; those of original and marginalised ones in two lines."""
-    parts = [str(column).rpartition("_") for column in table]
-    if all(which in _WHICH for *_, which in parts):
-        pairs = [(_WHICH[which], name) for name, _, which in parts]
-        return table.set_axis(pd.MultiIndex.from_tuples(pairs), axis=1)
-    return table.rename(columns=_SHORT)
+    return line
 
 
 def beside(
     run: Run, study: Study, kind: PaperTable, columns: Sequence[str], *, having: Sequence[str]
 ) -> pd.DataFrame:
-    """Columns of a table of the paper beside ours, of which some have intervals, as text."""
+    """Columns of a table of the paper beside ours, which have intervals and others beside them."""
     size = read_tables()[kind].groupby("setting").n_test.first()[run.setting]
     ours = bounded(study, columns, having=having)
-    paper = in_print(_labelled(published(run.setting, kind)[list(columns)]))
+    paper = in_print(_labelled(published(run.setting, kind)[list(having)]))
     both = {f"paper, N = {size:,.0f}": paper, f"here, N = {study.patients:,}": ours}
     return pd.concat(both, axis=1).reindex(ours.index).fillna("–")
 

@@ -27,7 +27,7 @@ def marginal_prediction(p: Tensor, q: Tensor) -> Tensor:
     r"""Counterfactually marginalised prediction :math:`\bar p_i` (``eq:marginal_pred``).
 
     .. math:: \bar p_i = \mathbb{E}_{\tilde{a} \sim q}
-        \big[ g_\theta\big(\tilde{x}_i(\tilde{a})\big) \big] = \sum_{k=1}^{K} q_k \, p_{ik}
+        \big[ g\big(\tilde{x}_i(\tilde{a})\big) \big] = \sum_{k=1}^{K} q_k \, p_{ik}
 
     What the classifier would say of this patient, once it no longer matters which nuisance values
     the patient happens to have (:eq:`eq:marginal_pred`). On a grid the expectation is exact.
@@ -50,7 +50,7 @@ def monte_carlo_prediction(p: Tensor) -> Tensor:
     r"""Monte Carlo estimate of the marginalised prediction (``eq:marginal_pred_mc``).
 
     .. math:: \hat{\bar p}_i = \frac{1}{M} \sum_{m=1}^{M}
-        g_\theta\big(\tilde{x}_i(\tilde{a}_i^{(m)})\big), \qquad \tilde{a}_i^{(m)} \sim q
+        g\big(\tilde{x}_i(\tilde{a}_i^{(m)})\big), \qquad \tilde{a}_i^{(m)} \sim q
 
     Unbiased for :math:`\bar p_i` (:eq:`eq:marginal_pred_mc`), but what is computed from it need not
     be: since the loss is convex, :math:`R_{\mathrm{CM}}` comes out too high, by an error

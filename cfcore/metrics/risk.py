@@ -18,7 +18,7 @@ from cfcore.metrics.ranking import argsort, sort
 def original_risk(p: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Tensor:
     r"""Conventional risk :math:`R_{\mathrm{orig}}` on the observed images.
 
-    .. math:: \frac{1}{N} \sum_{i=1}^{N} \ell\big(g_\theta(x_i), y_i\big)
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \ell\big(g(x_i), y_i\big)
 
     Args:
         p, y: Observed probabilities, or logits, and labels 0 or 1, each of shape (N,).

@@ -10,7 +10,7 @@ def stability_variance(p: Tensor, q: Tensor, *, correction: int = 0) -> Tensor:
     r"""Counterfactual stability :math:`S_{\mathrm{var}}` (``eq:stability_var``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathrm{Var}_{\tilde{a} \sim q}
-        \big[ g_\theta\big(\tilde{x}_i(\tilde{a})\big) \big]
+        \big[ g\big(\tilde{x}_i(\tilde{a})\big) \big]
 
     The mean over patients of the variance within a patient (:eq:`eq:stability_var`); low is stable.
     Scores are taken relative to the first intervention, so that a constant has a variance of
@@ -68,8 +68,8 @@ def flip_rate(p_obs: Tensor, p: Tensor, q: Tensor, threshold: float = 0.5) -> Te
     r"""Counterfactual flip rate :math:`S_{\mathrm{flip}}` (``eq:flip_rate``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathbb{E}_{\tilde{a} \sim q} \Big[ \mathbb{1}\big\{
-        \mathbb{1}[g_\theta(x_i) > \tau] \neq
-        \mathbb{1}[g_\theta(\tilde{x}_i(\tilde{a})) > \tau] \big\} \Big]
+        \mathbb{1}[g(x_i) > \tau] \neq
+        \mathbb{1}[g(\tilde{x}_i(\tilde{a})) > \tau] \big\} \Big]
 
     How often a decision changes only because a nuisance variable does (:eq:`eq:flip_rate`). The
     observed image is the reference: a generator that does not reproduce it flips decisions itself.
@@ -97,7 +97,7 @@ def disagreement_rate(p_obs: Tensor, p_bar: Tensor, threshold: float = 0.5) -> T
     (``eq:obs_marg_disagreement``).
 
     .. math:: \frac{1}{N} \sum_{i=1}^{N} \mathbb{1} \big\{
-        \mathbb{1}[g_\theta(x_i) > \tau] \neq \mathbb{1}[\bar p_i > \tau] \big\}
+        \mathbb{1}[g(x_i) > \tau] \neq \mathbb{1}[\bar p_i > \tau] \big\}
 
     How often marginalising would have led to another decision (:eq:`eq:obs_marg_disagreement`). The
     caption of the appendix table gives :func:`mean_absolute_difference` this name.
@@ -120,7 +120,7 @@ def disagreement_rate(p_obs: Tensor, p_bar: Tensor, threshold: float = 0.5) -> T
 def mean_absolute_difference(p_obs: Tensor, p_bar: Tensor) -> Tensor:
     r"""Mean absolute difference between observed and marginalised scores, ``D_abs``.
 
-    .. math:: \frac{1}{N} \sum_{i=1}^{N} \big| g_\theta(x_i) - \bar p_i \big|
+    .. math:: \frac{1}{N} \sum_{i=1}^{N} \big| g(x_i) - \bar p_i \big|
 
     Args:
         p_obs, p_bar: Observed and marginalised probabilities, each of shape (N,).

@@ -120,7 +120,7 @@ def test_images_are_described_for_those_who_do_not_see_them(page: str) -> None:
 def test_notebooks_are_rendered_with_their_outputs(page: str) -> None:
     text = (BOOK / f"{page}.html").read_text()
 
-    assert text.count('class="cell_output') >= 5
+    assert text.count('class="cell_output') >= 3
     assert "<img" in text
     assert "Traceback" not in text
     assert (BOOK / f"_sources/{page}.ipynb").stat().st_size > 5_000
@@ -155,8 +155,8 @@ def test_figures_equations_and_tables_carry_the_number_of_their_chapter(page: st
     tables = re.findall(r'id="table-(\d+)"[^<]*>\s*<\w+>\s*<b>Table ([\d.]+)\.</b>', text)
     links = re.findall(r'href="#table-(\d+)"[^>]*>Table ([\d.]+)<', text)
 
-    assert figures
-    assert {name.split(".")[0] for name in figures + equations} == {number}
+    assert figures or tables
+    assert {name.split(".")[0] for name in figures + equations} <= {number}
     assert len(tables) == text.count('id="table-')
     assert [(k, name) for k, name in tables + links if name != f"{number}.{k}"] == []
 

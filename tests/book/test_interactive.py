@@ -237,7 +237,7 @@ def test_the_first_screen_has_the_question_the_picture_and_what_one_can_do(
 ) -> None:
     page = visit("front", **window)
 
-    for part in (".question", "#front-truth", "#front-age", last):
+    for part in ("h1 + p", "#front-truth", "#front-age", last):
         box = page.locator(part).bounding_box()
         assert box["y"] + box["height"] <= window["viewport"]["height"], part
 

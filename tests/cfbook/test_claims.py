@@ -11,15 +11,15 @@ import pytest
 import yaml
 
 from cfbook.figures import ladders
-from cfbook.printed_tables import published
-from cfbook.study import claims, tables
+from cfbook.printed_tables import METRICS, published
+from cfbook.study import claims, settings, tables
 from cfbook.study.presets import preset
 from cfbook.study.runs import SETTINGS, PredictorId, Run
 from cfbook.study.statistics import Study
 from cfcore.checks import InputError
 
 STATISTICS = (
-    *tables.METRICS["risk"], *tables.METRICS["calibration"], *tables.METRICS["stability"],
+    *METRICS["risk"], *METRICS["calibration"], *METRICS["stability"],
     "D_abs", "S_var_sex", "S_var_age", "AUC", "AUC_men", "AUC_women", "gap_sex", "gap_race",
     "gap_age", "score_sex", "score_age", "ECE_q", "variance_ratio", "null_abs", "null_flip",
 )  # fmt: skip
@@ -213,12 +213,12 @@ def test_an_unknown_test_is_refused(tmp_path: Path) -> None:
         claims.verdicts({}, design=path)
 
 
-@pytest.mark.parametrize("kind", list(tables.METRICS))
+@pytest.mark.parametrize("kind", list(METRICS))
 @pytest.mark.parametrize("setting", list(SETTINGS))
 def test_our_tables_have_the_rows_and_columns_of_the_paper(setting: str, kind: str) -> None:
     printed = published(setting, kind)
     table = tables.counted if kind == "risk" else tables.means
-    ours = table(made_up({}), tables.METRICS[kind])
+    ours = table(made_up({}), METRICS[kind])
     assert [tables.row_label(*each) for each in printed.index] == list(ours.index)
     assert list(printed.columns) == list(ours.columns)
 
@@ -270,3 +270,35 @@ def test_doubtful_intervals_are_dotted_in_figures() -> None:
     assert len(styles) == 6
     assert all(offsets for style in styles[:3] for _, offsets in style)
     assert not any(offsets for style in styles[3:] for _, offsets in style)
+
+
+@pytest.mark.parametrize("kind", list(METRICS))
+def test_a_setting_shows_every_column_of_the_paper_beside_ours(
+    kind: str, capsys: pytest.CaptureFixture
+) -> None:
+    study, run = replace(made_up({}), patients=1500), Run(preset("book"), "C->M", "natural")
+
+    settings.show_metrics(run, study, kind, "It says so.", note="Made up.")
+
+    first, *others = capsys.readouterr().out.split("Table ")[1:]
+    assert "It says so." in first and "Made up." in first and len(others) == 3
+    assert all(name in first + others[0] for name in METRICS[kind])
+    paper, ours = published("C->M", kind)[METRICS[kind][0]].iloc[1], "9.0"
+    assert f"{paper:.3f}" in first + others[0] and ours in first
+    assert "learned generators" in others[2] and "faithful" in others[2]
+
+
+def test_learned_generators_are_open_marks_and_a_unit_is_one_scale() -> None:
+    run = Run(preset("book"), "C->C", "balanced")
+    for where, unit, marks in ((run, "nats", 6), (replace(run, preset=preset("smoke")), "", 3)):
+        ladders.panels({where: made_up({})}, ["R_orig", "R_IE"], unit=unit)
+        fig = plt.gcf()
+        left, right = fig.axes
+        plt.close(fig)
+        lines = [
+            [line for line in ax.lines if line.get_linestyle() != "None"] for ax in (left, right)
+        ]
+        assert [len(some) for some in lines] == [3, marks]
+        assert (left.get_ylim() == right.get_ylim()) == bool(unit)
+        assert all(ax.get_title() for ax in (left, right))
+        assert len(right.get_xticks()) == 12

@@ -15,7 +15,7 @@ def bare(text: str) -> str:
     """A formula without what only spaces or groups it."""
     text = text.replace(r"\lvert", "|").replace(r"\rvert", "|").replace(r"\,", " ")
     text = text.replace(r"\mathrm", "")
-    return re.sub(r"[{}$ ]", "", text)
+    return re.sub(r"[{}$~ ]", "", text)
 
 
 @pytest.mark.parametrize("code", [code for code in SYMBOLS if code != "p_bar"])

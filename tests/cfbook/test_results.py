@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cfbook.printed_tables import published
+from cfbook.printed_tables import METRICS, published
 from cfbook.study import claims, learned, runs, tables
 from cfbook.study.claims import _criterion, read_design, verdict
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_estimates_stand_in_the_rows_of_the_paper(folder: Path) -> None:
-    columns = [*tables.METRICS["stability"], "null_flip", "null_abs"]
+    columns = [*METRICS["stability"], "null_flip", "null_abs"]
     found = learned_studies("C->M", folder=folder)
     learned = tables.averaged(found, lambda study: tables.means(study, columns))
     printed = published("C->M", "stability").index
@@ -91,13 +91,28 @@ def test_kept_weights_suffice_for_the_empirical_q(tmp_path: Path, folder: Path) 
 
 
 def test_each_choice_stands_beside_uniform_q_with_the_same_trainings() -> None:
-    few = learned_studies("C->C")["learned-0"].only([0])
-    assert few.seeds == [0] and len(few.members) < len(learned_studies("C->C")["learned-0"].members)
-    shown = tables.text(tables.learned_variants("C->C", ["S_var"]))
-    assert shown.count("learned-0; trainings: 0\n") == shown.count("empir.") == 1
-    assert shown.count("learned-0; trainings: 0, 1, 2\n") == shown.count("total") == 1
-    assert f"{few.column('S_var', 'sex', 0.95)[0, 0]:.3f}" in shown
-    assert "empir." not in tables.text(tables.learned_variants("M->M", ["S_var"]))
+    run, found = Run(preset("book"), "C->C", "balanced"), learned_studies("C->C")["learned-0"]
+    few = found.only([0])
+    assert few.seeds == [0] and len(few.members) < len(found.members)
+
+    empirical, total = tables.learned_variants(run, found, ["S_var"]).items()
+
+    assert "Empirical q" in empirical[0] and empirical[0].endswith("seeds 0.")
+    assert "Total effect" in total[0] and total[0].endswith("seeds 0, 1, 2.")
+    shown = empirical[1].loc["sex 0.95", ("S_var", "uniform q")]
+    assert shown == f"{few.column('S_var', 'sex', 0.95)[0, 0]:.4f}"
+    elsewhere = tables.learned_variants(replace(run, setting="M->M"), found, ["S_var"])
+    assert [title.split(" beside")[0] for title in elsewhere] == ["Total effect"]
+
+
+def test_learned_generators_stand_beside_the_oracle_of_the_same_preset_alone() -> None:
+    run, found = Run(preset("book"), "C->C", "balanced"), learned_studies("C->C")["learned-0"]
+    alone = found.only([1])
+
+    assert [one.seeds for one in tables.learned_of(run, alone).values()] == [[1]] * 3
+    assert list(tables.learned_of(replace(run, testset="shares-sex"), found)) == ["learned-0"]
+    assert tables.learned_of(replace(run, preset=preset("smoke")), found) == {}
+    assert tables.learned_of(replace(run, generator="learned-0"), found) == {}
 
 
 def test_transitions_are_counted_for_learned_generators_too(folder: Path) -> None:

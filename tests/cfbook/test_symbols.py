@@ -12,7 +12,7 @@ CHAPTER = Path(__file__).parents[2] / "notebooks/metrics.md"
 
 def bare(text: str) -> str:
     """TeX without what only shapes it."""
-    return re.sub(r"\\mathrm|\\[,;!]|[{}\s]", "", text)
+    return re.sub(r"\\mathrm|\\[,;!]|[{}~\s]", "", text)
 
 
 @pytest.mark.parametrize("name", SYMBOLS)
