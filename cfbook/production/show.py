@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NUMBERS: dict[str, int] = {}  # of the captions that this process, one chapter, has shown
-_RULES = ("text-align: left", "font-weight: bold")  # of text, and of the rows that matter
+_LEFT, _HEAVY = "text-align: left", "font-weight: bold"  # of text, and of the rows that matter
+_WRAPPED = f"{_LEFT}; white-space: normal; min-width: 14rem"
+_LONG = 40  # letters of a cell that is a sentence
 
 
 def show(
@@ -85,10 +87,16 @@ class Shown:
         figures = r"[\d.,e+\-–\[\]†±<%∞ ]*"
         cells = self.words.astype(str)
         text = [name for name in cells if not cells[name].str.fullmatch(figures).all()]
-        left, heavy = ([{"selector": "", "props": rule}] for rule in _RULES)
-        styler.set_table_styles(dict.fromkeys(text, left))
-        styler.set_table_styles(dict.fromkeys(self.bold, heavy), axis=1, overwrite=False)
+        long = [name for name in text if cells[name].str.len().max() > _LONG]
+        styler.set_table_styles(dict.fromkeys(text, _styled(_LEFT)))
+        styler.set_table_styles(dict.fromkeys(long, _styled(_WRAPPED)), overwrite=False)
+        styler.set_table_styles(dict.fromkeys(self.bold, _styled(_HEAVY)), axis=1, overwrite=False)
         return styler.to_html(table_attributes='class="dataframe"')
+
+
+def _styled(rule: str) -> list[dict[str, str]]:
+    """A rule for a whole row or column, as pandas asks for it."""
+    return [{"selector": "", "props": rule}]
 
 
 def _in_words(frame: "pd.DataFrame | pd.Series", digits: int) -> "pd.DataFrame":
