@@ -42,7 +42,9 @@ _IDENTIFIERS = {
 _BESIDE = re.compile(rb"subject_id|study_id|dicom_id|hadm_id|mimic", re.IGNORECASE)
 _NUMBER = rb"(?<![\w.])[15]\d{7}(?![\w.])"
 _WRITTEN = re.compile(rb"data:image/(?!svg)[\w.+-]+;base64,([A-Za-z0-9+/\s]{64,})")
-_DRAWN = b"Matplotlib"  # what matplotlib writes into every figure
+_DRAWN = b"Matplotlib"  # what matplotlib writes into the first lines of every figure
+_FIRST = 1000
+_OUTPUTS = ("shown", "drawn")
 
 
 class Finding(NamedTuple):
@@ -57,10 +59,12 @@ class Finding(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of a file; an image is *shown* by an output or *pasted* into a cell or page."""
+    """A part of a file; an image is *shown* by an output, *drawn* there inside a figure, or
+    *pasted* into a cell or page.
+    """
 
     where: str
-    kind: Literal["text", "binary", "shown", "pasted"]
+    kind: Literal["text", "binary", "shown", "drawn", "pasted"]
     content: bytes
 
 
@@ -132,7 +136,7 @@ def inspect(
     allowed = allowed or _Allowed()
     every = [(path, list(_parts(content))) for path, content in files]
     clean = [parts for _, parts in every if book and not _sources(parts)]
-    made = {part.content for parts in clean for part in parts if part.kind == "shown"}
+    made = {part.content for parts in clean for part in parts if part.kind in _OUTPUTS}
     found: dict[Finding, None] = {}
     for path, parts in every:
         words, sources = allowed.words(path, book=book), _sources(parts)
@@ -141,7 +145,7 @@ def inspect(
             marks = sources_in(part.content)
             said = [f"carries the mark of {', '.join(marks)}"] if marks else []
             said += _identified(part, words)
-            if not passes and (part.kind == "shown" or part.content not in made):
+            if not passes and (part.kind in _OUTPUTS or part.content not in made):
                 said += _unfit(part, sources)
             found |= dict.fromkeys(Finding(path, part.where, what) for what in said)
     return list(found)
@@ -169,9 +173,9 @@ def _unfit(part: _Part, sources: list[str]) -> Iterator[str]:
     """Say what is wrong with an image, or with a file that is not text."""
     if part.kind == "binary":
         yield f"is not text and not in {_LIST}"
-    elif part.kind == "shown" and sources:
+    elif part.kind in _OUTPUTS and sources:
         yield f"shows an image in a notebook made from {', '.join(sources)}"
-    elif part.kind == "shown" and _DRAWN not in part.content[:400]:
+    elif part.kind == "shown" and _DRAWN not in part.content[:_FIRST]:
         yield "shows an image that is no figure"
     elif part.kind == "pasted":
         yield "holds an image that no code made"
@@ -225,10 +229,15 @@ def _cells(notebook: Mapping) -> Iterator[_Part]:
         for count, output in enumerate(cell.get("outputs", []), start=1):
             place = f"{where}, output {count}"
             for kind, value in output.get("data", {}).items():
-                if kind.startswith("image/") and kind != "image/svg+xml":
-                    yield _Part(place, "shown", _decoded(_text(value)))
+                shown = _text(value)
+                if kind == "image/svg+xml":
+                    yield _Part(place, "shown", shown)
+                    drawn = "drawn" if _DRAWN in shown[:_FIRST] else "shown"
+                    yield from _written(place, drawn, shown)
+                elif kind.startswith("image/"):
+                    yield _Part(place, "shown", _decoded(shown))
                 else:
-                    yield from _written(place, "shown", _text(value))
+                    yield from _written(place, "shown", shown)
             for key in ("text", "traceback", "metadata"):
                 yield _Part(place, "text", _text(output.get(key, "")))
 

@@ -42,7 +42,7 @@ def style() -> None:
     plt.style.use(_STYLE)
     shell = get_ipython()
     if shell and "figure_formats" not in shell.config.InlineBackend:
-        set_matplotlib_formats("svg", metadata={"Date": None, "Creator": None})
+        set_matplotlib_formats("svg", metadata={"Date": None, "Creator": "Matplotlib"})
 
 
 def _look(family: str) -> dict[str, str]:

@@ -230,6 +230,16 @@ def image_shown_as_it_is(root: Path, leak: Leak) -> str:
     return r"a.ipynb: cell 1 \(show\(worst\)\), output 1: shows an image that is no figure"
 
 
+def image_shown_in_a_drawing(root: Path, leak: Leak) -> str:
+    notebook = leak.cells("clean")
+    drawing = f'<svg><image href="data:image/png;base64,{said(leak.picture())}"/></svg>'
+    cell = nbformat.v4.new_code_cell("show(worst)")
+    cell.outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": drawing})]
+    notebook.cells = [cell]
+    write(root / "notebooks/a.ipynb", notebook)
+    return r"a.ipynb: cell 1 \(show\(worst\)\), output 1: shows an image that is no figure"
+
+
 def artefact_renamed(root: Path, leak: Leak) -> str:
     write(root / "data/predictions/book-C-C.safetensors", leak.artefact)
     return r"data/predictions/book-C-C.safetensors: carries the mark of mimic"
@@ -335,6 +345,7 @@ ATTEMPTS: list[Plant] = [
     image_written_into_a_cell,
     image_written_into_a_page,
     image_shown_as_it_is,
+    image_shown_in_a_drawing,
     artefact_renamed,
     artefact_without_its_mark,
     weights_among_those_of_the_phantom,
