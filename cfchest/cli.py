@@ -1,4 +1,4 @@
-"""The command that looks at data before they are used; see :mod:`cfcore.cli`."""
+"""The command that looks at data before they are used."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -83,7 +83,7 @@ class Shown:
 
         how = {"escape": "html", "formatter": _label}
         styler = Styler(self.words, uuid=str(self.number), cell_ids=False)
-        styler.format(escape="html").format_index(**how).format_index(**how, axis=1)
+        styler.format(_prose).format_index(**how).format_index(**how, axis=1)
         figures = r"[\d.,e+\-–\[\]†±<%∞ ]*"
         cells = self.words.astype(str)
         text = [name for name in cells if not cells[name].str.fullmatch(figures).all()]

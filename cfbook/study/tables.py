@@ -204,5 +204,5 @@ def learned_variants(run: Run, study: Study, columns: Sequence[str]) -> dict[str
             own = {key: learned_print(some, columns) for key, some in both.items()}
             seeds = ", ".join(map(str, next(iter(same.values())).seeds))
             title = f"{name.capitalize()} beside uniform q with {number_learned(same)}"
-            tables[f"{title}; predictors with the seeds {seeds}."] = side_by_side(own)
+            tables[f"{title}; seeds of the predictors: {seeds}."] = side_by_side(own)
     return tables
