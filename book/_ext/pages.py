@@ -15,6 +15,15 @@ WORDS = 20  # letters from which on a cell of a table is text
 LENGTH = 200  # letters of a description, about what search engines show
 
 
+# What those who listen would hear: a label in place of the words of a fold, a list of no items.
+MENDED = {
+    '<summary aria-label="Toggle hidden content">': "<summary>",
+    '<div role="list" class="citation-list">': '<div class="citation-list">',
+    ' role="doc-biblioentry"': "",
+    ' role="doc-backlink"': "",
+}
+
+
 def describe(doctree: nodes.document | None) -> str:
     """The first sentences of a page, without those that hold a formula."""
     said = ""
@@ -82,8 +91,9 @@ def fill(app: Sphinx, page: str, _: str, context: dict, doctree: nodes.document 
     context["preview"] = base.rstrip("/") + "/" + preview if base else context["pathto"](preview, 1)
     if "body" in context:
         body = number_tables(context["body"], page, app.env)
-        # The label would hide the words of the fold from those who listen.
-        context["body"] = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+        for given, wanted in MENDED.items():
+            body = body.replace(given, wanted)
+        context["body"] = body
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -97,8 +97,8 @@ def test_each_choice_stands_beside_uniform_q_with_the_same_trainings() -> None:
 
     empirical, total = tables.learned_variants(run, found, ["S_var"]).items()
 
-    assert "Empirical q" in empirical[0] and empirical[0].endswith("seeds 0.")
-    assert "Total effect" in total[0] and total[0].endswith("seeds 0, 1, 2.")
+    assert "Empirical q" in empirical[0] and empirical[0].endswith("predictors: 0.")
+    assert "Total effect" in total[0] and total[0].endswith("predictors: 0, 1, 2.")
     shown = empirical[1].loc["sex 0.95", ("S_var", "uniform q")]
     assert shown == f"{few.column('S_var', 'sex', 0.95)[0, 0]:.4f}"
     elsewhere = tables.learned_variants(replace(run, setting="M->M"), found, ["S_var"])
