@@ -31,7 +31,7 @@ _CHAPTERS = {
     "training": ("fig-training-outline", "Train a generator, and compare it with the truth."),
     "missing": ("fig-missing-curve", "Train a generator when most labels are missing."),
     "metrics": ("fig-metrics-worlds", "Compute each metric by hand, then all in one call."),
-    "theory": ("fig-theory-region", "Know when counterfactual patients help or mislead."),
+    "theory": ("fig-theory-verdict", "Know when counterfactual patients help or mislead."),
     "audit": ("fig-audit-offsets", "Check printed tables by inequalities between cells."),
     "setting_1": ("fig-setting-1-shared", "See a shortcut lower one risk and raise another."),
     "setting_2": ("fig-setting-2-repeats", "Ask whether findings repeat in a second hospital."),
