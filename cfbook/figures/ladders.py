@@ -104,17 +104,17 @@ def panels(studies: "Mapping[Run, Study]", metrics: "Sequence[str]", *, unit: st
 
     form = {"figsize": (7.2, 3.3), "layout": "constrained", "sharey": bool(unit)}
     fig, axes = plt.subplots(1, len(metrics), **form)
+    learned = {run: learned_of(run, study) for run, study in studies.items()}
     for (run, study), (ax, metric) in product(studies.items(), zip(axes, metrics, strict=True)):
         ladder(ax, study.summary([metric]), metric)
-        found = learned_of(run, study)
-        if found and not metric.endswith("_orig"):
-            ladder(ax, _between(found, metric), metric, linestyle="--", hollow=True)
+        if learned[run] and not metric.endswith("_orig"):
+            ladder(ax, _between(learned[run], metric), metric, linestyle="--", hollow=True)
         name = fill(notation.SYMBOLS[metric].name, 100 // len(metrics))
         ax.set(title=f"{name}\n{notation.tex(metric)}", xlabel="", ylabel="")
     axes[0].set(ylabel=unit, ylim=(0 if unit else None, None))
     marks = [Line2D([], [], label=FAMILIES[name], **_look(name)) for name in _drawn(axes[0])]
     look = {"color": "0.35", "marker": "o", "markerfacecolor": "white", "ls": "--"}
-    marks += [Line2D([], [], label="learned generators", **look)] if found else []
+    marks += [Line2D([], [], label="learned generators", **look)] if any(learned.values()) else []
     fig.legend(handles=marks, loc="outside upper center", ncols=4)
     fig.supxlabel("offset, or strength of the bias", fontsize="medium")
 

@@ -1,4 +1,4 @@
-"""The page *Notation* says what tables and figures say."""
+"""The page *Notation* and the chapter on metrics say what tables and figures say."""
 
 import re
 from pathlib import Path
@@ -8,14 +8,14 @@ import pytest
 from cfbook.notation import SYMBOLS, tex
 from cfcore.predictions import Predictions
 
-PAGE = Path(__file__).parents[2] / "book/notation.md"
+ROOT = Path(__file__).parents[2]
+PAGE, CHAPTER = ROOT / "book/notation.md", ROOT / "notebooks/metrics.md"
 
 
 def bare(text: str) -> str:
-    """A formula without what only spaces or groups it."""
-    text = text.replace(r"\lvert", "|").replace(r"\rvert", "|").replace(r"\,", " ")
-    text = text.replace(r"\mathrm", "")
-    return re.sub(r"[{}$~ ]", "", text)
+    """A formula without what only spaces or shapes it."""
+    text = text.replace(r"\lvert", "|").replace(r"\rvert", "|")
+    return re.sub(r"\\mathrm|\\[,;!]|[{}$~\s]", "", text)
 
 
 @pytest.mark.parametrize("code", [code for code in SYMBOLS if code != "p_bar"])
@@ -25,6 +25,13 @@ def test_the_page_has_the_symbol_name_and_code_of_every_metric(code: str) -> Non
     ((symbol, name, *_),) = rows
     assert bare(symbol.removeprefix("| ")) == bare(tex(code))
     assert name == SYMBOLS[code].name
+
+
+@pytest.mark.parametrize("code", SYMBOLS)
+def test_the_chapter_on_the_metrics_defines_every_symbol(code: str) -> None:
+    formulas = re.findall(r"```\{math\}.*?```|\$[^$]+\$", CHAPTER.read_text(), flags=re.DOTALL)
+
+    assert any(bare(tex(code)) in bare(formula) for formula in formulas)
 
 
 def test_every_metric_of_the_report_has_a_symbol(made: Predictions) -> None:
