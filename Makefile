@@ -1,4 +1,4 @@
-# Two commands do everything, from nothing but Python 3.11 or newer, make and a C compiler:
+# Two commands do everything, from nothing but Python 3.11 or newer and make:
 #
 #   make book    execute every notebook and render the book to _build/html
 #   make test    lint, unit tests, doctests, notebook regression tests, book checks
@@ -24,7 +24,7 @@ SIDE_BY_SIDE = OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs=$(CORES) $(
 NBVAL := $(NOTEBOOKS:notebooks/%.md=nbval-%)
 REFRESHED := $(NOTEBOOKS:notebooks/%.md=baseline-%)
 
-.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) student slides reproduce bench serve clean FORCE
+.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) student slides reproduce bench wheel-check serve clean FORCE
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -107,6 +107,9 @@ reproduce: setup ## Train and marginalise everything from nothing, into runs/ (P
 
 bench: setup ## Print the performance ratios
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done
+
+wheel-check: setup ## Install the wheel into an empty environment, extra by extra, and try it
+	$(BIN)/python tests/try_wheel.py
 
 serve: book ## Serve the book on http://localhost:8000
 	$(BIN)/python -m http.server --directory _build/html 8000

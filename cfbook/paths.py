@@ -19,12 +19,12 @@ def data_file(name: str) -> Path:
         >>> data_file("paper/none.csv")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        cfcore.checks.InputError: data/paper/none.csv did not come with this installation of ...
+        cfcore.checks.InputError: data/paper/none.csv needs a checkout of the repository ...
     """
     found = [place / name for place in (_PACKAGED, DATA) if (place / name).exists()]
     if not found:
         raise InputError(
-            f"data/{name} did not come with this installation of cfcore (a wheel has data/paper "
-            "only); in a checkout, pip install --editable . gives it"
+            f"data/{name} needs a checkout of the repository (pip install --editable . there); "
+            "a wheel has data/paper only"
         )
     return found[0]

@@ -4,10 +4,11 @@ import csv
 import gzip
 import io
 import re
+import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,10 +16,12 @@ import numpy as np
 import pandas as pd
 
 from cfcore.checks import InputError
+from cfcore.extras import needs
 
-_EXPECTED = "a CSV file is expected: UTF-8 text, a header, commas between the columns"
+_EXPECTED = "a table is expected: UTF-8 text with a header, parquet, or npz"
 _NUMBER = r"(?a)\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"  # as everybody writes it: not 1_000
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_STRANGE = re.compile(r"[^0-9.eE+ -]")  # Python reads more as a number
+_SEPARATORS = ",;\t|"
 _STARTS = {b"PK": "a zip archive such as npz or xlsx", b"\x1f\x8b": "gzip", b"PAR1": "parquet"}
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
@@ -48,6 +51,11 @@ class Cells:
     def numbers(self, column: str, what: str = "a finite number") -> np.ndarray:
         """A column as float64; the first cell that is neither missing nor a number is named."""
         text = self.frame[column]
+        if text.dtype.kind in "biuf":  # of a file that knows numbers
+            return text.to_numpy(np.float64)
+        with suppress(TypeError, ValueError):  # of a missing cell, or one that is no number
+            if not _STRANGE.search("".join(text)) and np.isfinite(found := np.float64(text)).all():
+                return found
         numbers = text.where(text.str.fullmatch(_NUMBER, na=False)).astype(np.float64)
         self._check(text.notna() & ~np.isfinite(numbers), column, what)
         return numbers.to_numpy()
@@ -61,28 +69,83 @@ class Cells:
     def _check(self, bad: pd.Series, column: str, what: str = "filled") -> None:
         if bad.any():
             row = int(bad.to_numpy().argmax())
-            cell = self.frame[column].iloc[row]
+            cell = str(self.frame[column].iloc[row])
             problem = f"{cell!r} is not {what}" if cell.strip() else "the cell is empty"
             with self.blame():
                 raise InputError(problem, column=column, row=row)
 
     @contextmanager
-    def blame(self) -> Iterator[None]:
-        """Name the file and the line in every :class:`~cfcore.checks.InputError` raised inside."""
+    def blame(self, **columns: str | None) -> Iterator[None]:
+        """Name the file and the line in every :class:`~cfcore.checks.InputError` raised inside.
+
+        Args:
+            columns: What the file calls the column of an argument.
+        """
         try:
             yield
         except InputError as error:
             row = "" if error.row is None else f", row {self.frame.index[error.row]}"
-            column = "" if error.column is None else f", column {error.column}"
+            name = columns.get(str(error.column).split(":")[-1]) or error.column
+            column = "" if name is None else f", column {name}"
             raise InputError(f"{self.path}{row}{column}: {error.problem}") from None
 
 
 def read_cells(path: str | Path) -> Cells:
-    """Read a whole CSV file as text; one without rows is refused."""
-    parts = list(read_chunks(path))
+    """Read a whole table: text as it stands there, parquet, npz; without rows it is refused."""
+    return _joined(Path(path), _parts(Path(path)))
+
+
+def _parts(path: Path) -> Iterator[Cells]:
+    binary = path.suffix in (".parquet", ".npz")
+    return iter([_read_binary(path)]) if binary else read_chunks(path)
+
+
+def _joined(path: Path, parts: Iterator[Cells]) -> Cells:
+    parts = list(parts)
     if not parts:
         raise InputError(f"{path}: there are no rows below the header")
-    return Cells(parts[0].path, parts[0].header, pd.concat([part.frame for part in parts]))
+    return Cells(path, parts[0].header, pd.concat([part.frame for part in parts]))
+
+
+def _read_binary(path: Path) -> Cells:
+    """A table of numbers and text; a row is counted from 0, an array (N, K) becomes K columns."""
+    try:
+        if path.suffix == ".parquet":
+            needs("pyarrow")
+            frame = pd.read_parquet(path)
+        else:
+            with path.open("rb") as file:
+                if not zipfile.is_zipfile(file):
+                    raise InputError("this is no npz archive, or a damaged one")
+            with np.load(path, allow_pickle=False) as arrays:
+                frame = pd.DataFrame(_columns(arrays))
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    frame.columns = [str(name) for name in frame.columns]
+    if not len(frame):
+        raise InputError(f"{path}: there are no rows")
+    text = frame.select_dtypes(exclude=["integer", "floating"]).columns
+    return Cells(path, list(frame.columns), frame.astype(dict.fromkeys(text, str)))
+
+
+def _columns(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The columns of some arrays, by name; those of (N, K) are numbered."""
+    found: dict[str, np.ndarray] = {}
+    for name in arrays:
+        try:
+            values = arrays[name]
+        except ValueError:
+            raise InputError(f"the array {name} holds objects; nothing is unpickled") from None
+        if values.ndim > 2:
+            raise InputError(f"the array {name} has {values.ndim} axes; one or two are expected")
+        own = [(f"{name}_{k}", values[:, k]) for k in range(sum(values.shape[1:]))]
+        for column, cells in [(name, values)] if values.ndim == 1 else own:
+            if column in found:
+                raise InputError(f"two arrays give the column {column}")
+            found[column] = cells
+            if len(cells) != (rows := len(next(iter(found.values())))):
+                raise InputError(f"the array {name} has {len(cells)} rows, and others {rows}")
+    return found
 
 
 def read_chunks(
@@ -94,7 +157,8 @@ def read_chunks(
     """Read a CSV file, packed with gzip if it is called ``.gz``, as text, some rows at a time.
 
     Args:
-        path: The file: comma-separated, UTF-8, with a header; a pipe will do.
+        path: The file: UTF-8, with a header, columns separated by commas, semicolons, tabs or bars;
+            a pipe will do.
         columns: Those to keep of the columns that are there; all by default.
         missing: Texts that stand for a missing cell.
         rows: How many at a time.
@@ -109,7 +173,7 @@ def read_chunks(
         while chunk := list(islice(records, rows)):
             lines, found = zip(*chunk, strict=True)
             frame = pd.DataFrame(found, lines, header, object).loc[:, kept]
-            yield Cells(Path(path), header, frame.mask(frame.isin(missing)))
+            yield Cells(Path(path), header, frame.mask(frame.isin(missing)) if missing else frame)
 
 
 def read_header(path: str | Path) -> list[str]:
@@ -124,12 +188,13 @@ def _opened(path: Path) -> Iterator["csv.reader"]:
     limit = csv.field_size_limit(2**31 - 1)  # some cells are outlines of an organ
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            start = file.peek(4)
+            start = file.peek(4096)
             for known, kind in _STARTS.items():
                 if start.startswith(known):
                     raise InputError(f"{path}: this is {kind}; {_EXPECTED}")
             text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            reader = csv.reader(text, strict=True)
+            line = start.partition(b"\n")[0].decode("utf-8-sig", "ignore")
+            reader = csv.reader(text, strict=True, delimiter=max(_SEPARATORS, key=line.count))
             yield reader
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
@@ -146,10 +211,6 @@ def _header(path: str | Path, reader: "csv.reader") -> list[str]:
     header = [name.strip() for name in next(filter(None, reader), [])]
     if not header:
         raise InputError(f"{path}: the file is empty; its first line must name the columns")
-    for separator, words in _SEPARATORS.items():
-        if len(header) == 1 and separator in header[0]:
-            problem = f"the columns seem to be separated by {words}, not commas ({header[0]!r})"
-            raise InputError(f"{path}, row 1: {problem}")
     for name in header:
         if name and header.count(name) > 1:
             raise InputError(f"{path}, row 1: there are {header.count(name)} columns {name!r}")
@@ -170,29 +231,28 @@ def _records(path: str | Path, reader: "csv.reader", width: int) -> Iterator[tup
         yield line, row[:width]
 
 
-def read_scores(cells: Cells) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The scores in ``p_obs`` and in ``p_cf_0``, ``p_cf_1``, ..., and the labels ``y`` if any.
-
-    Returns:
-        ``p_obs``, shape (N,), ``p_cf``, shape (N, K), in the order of the numbers in the names,
-        and ``y``, shape (N,), or None.
+def read_scores(path: str | Path) -> Cells:
+    """A table with its scores (``p_obs``, ``p_cf_0`` ...) and labels (``y``) as numbers.
 
     Example:
         >>> path = getfixture("tmp_path") / "t.csv"
-        >>> _ = path.write_text("p_cf_1,p_obs,p_cf_0\\n0.3,0.1,0.2\\n")
-        >>> read_scores(read_cells(path))
-        (array([0.1]), array([[0.2, 0.3]]), None)
+        >>> _ = path.write_text("p_cf_1;p_obs;p_cf_0;sex\\n0.3;0.1;0.2;F\\n")
+        >>> read_scores(path).frame.to_dict("records")
+        [{'p_cf_1': 0.3, 'p_obs': 0.1, 'p_cf_0': 0.2, 'sex': 'F'}]
     """
-    cells.require("p_obs", "p_cf_0")
-    names = [name for name in cells.header if name.startswith("p_cf")]
-    names.sort(key=lambda name: (len(name), name))
-    for k, name in enumerate(names):
-        if name != f"p_cf_{k}":
-            problem = f"in p_cf_0, p_cf_1, ... the column {name!r} is in the place of p_cf_{k}"
-            raise InputError(f"{cells.path}, row 1: {problem}")
-    p_cf = np.stack([cells.numbers(name) for name in names], axis=1)
-    y = cells.numbers("y", "a label, 0 or 1") if "y" in cells.header else None
-    return cells.numbers("p_obs"), p_cf, y
+    return _joined(Path(path), map(_scored, _parts(Path(path))))
+
+
+def _scored(cells: Cells) -> Cells:
+    columns = {}
+    for name in cells.header:
+        last = name.split(":")[-1]
+        if last in ("p_obs", "logit_obs", "y") or last.startswith(("p_cf", "logit_cf")):
+            what = "a label, 0 or 1" if last == "y" else "a finite number"
+            columns[name] = cells.numbers(name, what)
+        else:
+            columns[name] = cells.frame[name].to_numpy(copy=True)  # a view would hold all cells
+    return replace(cells, frame=pd.DataFrame(columns, cells.frame.index))
 
 
 def read_patients(
@@ -206,5 +266,8 @@ def read_patients(
         return None, None
     column = column or "patient"
     cells.require(column)
+    if (numbers := cells.frame[column]).dtype.kind in "iuf":
+        cells._check(numbers % 1 != 0, column, "a whole number")  # a missing one is none
+        return column, numbers.astype(np.int64).tolist()
     text = cells.filled(column)
     return column, [int(cell) for cell in text] if all(map(_WHOLE.fullmatch, text)) else text

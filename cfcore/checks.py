@@ -166,7 +166,10 @@ def check_labels(y: "Tensor", name: str = "y") -> None:
 
 
 def check_weights(q: Numbers | None, interventions: int) -> "Tensor":
-    """Intervention probabilities in float64, uniform by default, summing to exactly one."""
+    """Intervention probabilities in float64, uniform by default, summing to exactly one.
+
+    Whole numbers are counts, and are divided by their sum.
+    """
     import torch
 
     if q is None:
@@ -177,7 +180,8 @@ def check_weights(q: Numbers | None, interventions: int) -> "Tensor":
         raise InputError(problem, column="q")
     check_range(q, "q", 0, math.inf, "a weight: finite and not negative")
     total = q.sum().item()
-    if abs(total - 1) > _TOLERANCE:
+    counts = total > 0 and not (q % 1).any()
+    if abs(total - 1) > _TOLERANCE and not counts:
         raise InputError(f"the weights sum to {total:.9g}, not to 1", column="q")
     return q / q.sum()
 

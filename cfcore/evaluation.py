@@ -1,30 +1,55 @@
 """One call for every number of the paper's tables."""
 
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor
 
 from cfcore import checks
 from cfcore.checks import InputError, Numbers, UndefinedMetricWarning, as_tensor, check_logits
+from cfcore.inputs import Aside, Given, gather
 from cfcore.metrics.loss import Loss, resolve_loss
-from cfcore.metrics.summary import Options, Scores, summarise
+from cfcore.metrics.summary import EXTRA, Options, Scores, names, summarise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Asked(TypedDict, total=False):
+    """Options of :func:`cfcore.evaluate` that say what is computed."""
+
+    threshold: float
+    alphas: Sequence[float]
+    bins: int
+    loss: str | Loss
+    metrics: Sequence[str] | None
 
 
 def check_scores(
-    obs: Numbers, cf: Numbers, y: Numbers | None, q: Numbers | None, *, logits: bool = False
+    obs: Numbers,
+    cf: Numbers,
+    y: Numbers | None,
+    q: Numbers | None,
+    *,
+    weight: Numbers | None = None,
+    logits: bool = False,
 ) -> Scores:
     """Scores, labels and weights; raises an ``InputError`` at the first fault."""
     kind, check = ("logit", check_logits) if logits else ("p", checks.check_probabilities)
     first, second = f"{kind}_obs", f"{kind}_cf"
     obs, cf = as_tensor(obs, first, axes=1), as_tensor(cf, second, axes=2)
     y = None if y is None else as_tensor(y, "y", axes=1)
+    weight = None if weight is None else as_tensor(weight, "weight", axes=1).double()
     if len(obs) == 0:
         raise InputError("there are no patients (N = 0)", column=first)
     if cf.shape[1] == 0:
         raise InputError("there are no interventions (K = 0)", column=second)
-    for name, values in ((second, cf), ("y", y)):
+    for name, values in ((second, cf), ("y", y), ("weight", weight)):
         if values is not None and len(values) != len(obs):
             raise InputError(f"has {len(values)} rows, but {first} has {len(obs)}", column=name)
     check(obs, first)
@@ -32,8 +57,14 @@ def check_scores(
     if y is not None:
         checks.check_labels(y)
         y = y.to(obs.device)
+    if weight is not None:
+        what = "a weight: finite and not negative"
+        checks.check_range(weight, "weight", 0, math.inf, what)
+        if not weight.any():
+            raise InputError("all weights are zero", column="weight")
+        weight = weight.to(obs.device)
     q = checks.check_weights(q, cf.shape[1]).to(obs.device)
-    return Scores(obs, cf, q, y, logits)
+    return Scores(obs, cf, q, y, logits, weight)
 
 
 def check_options(
@@ -41,6 +72,7 @@ def check_options(
     alphas: Sequence[float] = (0.5, 0.25, 0.1),
     bins: int = 10,
     loss: str | Loss = "bce",
+    metrics: Sequence[str] | None = None,
     correction: int = 0,
 ) -> Options:
     """What is asked for; raises an ``InputError`` at the first fault."""
@@ -50,7 +82,43 @@ def check_options(
         raise InputError(str(error)) from None
     threshold, alphas = checks.check_fraction(threshold, "threshold"), checks.check_alphas(alphas)
     bins = checks.check_count(bins, "bins", most=1_000_000)
-    return Options(threshold, alphas, bins, loss, correction)
+    options = Options(threshold, alphas, bins, loss, correction)
+    known = [
+        *names(options, labelled=True),
+        *(f"{n}_{of}" for n in EXTRA for of in ("orig", "marg")),
+    ]
+    for name in metrics or ():
+        if name not in known:
+            raise InputError(f"{name!r} is none of {', '.join(known)}", column="metrics")
+    return replace(options, metrics=tuple(metrics or ()))
+
+
+def labelled(options: Options, scores: Scores) -> Options:
+    """The options; refuses metrics that need labels where there are none."""
+    for name in options.metrics if scores.y is None else ():
+        if name not in names(Options(), labelled=False):
+            raise InputError(f"{name} needs labels, which are not here", column="metrics")
+    return options
+
+
+@contextmanager
+def _blamed(label: str) -> Iterator[None]:
+    """Name the label in every complaint about a column of its scores."""
+    try:
+        yield
+    except InputError as error:
+        if not label:
+            raise
+        raise InputError(error.problem, column=f"{label}:{error.column}", row=error.row) from None
+
+
+def check_parts(given: Given, q: Numbers | None) -> dict[str, Scores]:
+    """The checked scores of every label, before anything is computed of one."""
+    found = {}
+    for name, part in given.parts.items():
+        with _blamed(name):
+            found[name] = check_scores(*part, q, weight=given.weight, logits=given.logits)
+    return found
 
 
 def as_numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
@@ -58,15 +126,23 @@ def as_numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
     values = dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
     undefined = [name for name, value in values.items() if value != value]
     if undefined:
-        text = f"{', '.join(undefined)} undefined (NaN): ranks need two patients or more, "
-        text += "whose observed and marginalised scores are not all equal"
+        reasons = {
+            "S_rank": "ranks need two patients or more, whose observed and marginalised scores are "
+            "not all equal",
+            "tau_b": "Kendall's tau_b knows no weights",
+            "A": "AUC and AP need patients with either label",
+        }
+        why = [reasons[n] for n in reasons if any(name.startswith(n) for name in undefined)]
+        if "S_rank" in undefined:
+            why.remove(reasons["tau_b"])
+        text = f"{', '.join(undefined)} undefined (NaN): {'; '.join(why)}"
         warnings.warn(text, UndefinedMetricWarning, stacklevel=3)
     return values
 
 
 def evaluate(
-    p_obs: Numbers,
-    p_cf: Numbers,
+    p_obs: "Numbers | pd.DataFrame",
+    p_cf: Numbers | None = None,
     y: Numbers | None = None,
     *,
     q: Numbers | None = None,
@@ -74,26 +150,37 @@ def evaluate(
     alphas: Sequence[float] = (0.5, 0.25, 0.1),
     bins: int = 10,
     loss: str | Loss = "bce",
-) -> dict[str, float]:
+    metrics: Sequence[str] | None = None,
+    weight: Aside = None,
+    labels: Sequence[str] | None = None,
+) -> dict[str, float] | dict[str, dict[str, float]]:
     r"""Every metric of the paper for one predictor, from its probabilities.
 
     Arguments may be tensors on any device, arrays, series or lists; all is computed in float64.
 
     Args:
-        p_obs: Probabilities on the observed images, shape (N,).
-        p_cf: Probabilities on the counterfactual images, shape (N, K).
-        y: Labels 0 or 1, shape (N,). Without them, only the label-free metrics are computed.
-        q: Intervention probabilities, shape (K,), summing to one; uniform by default.
+        p_obs: Probabilities on the observed images, shape (N,), or (N, L) of L labels or classes.
+            Or a frame with the columns ``p_obs``, ``p_cf_0``, ``p_cf_1``, ... and ``y``, of several
+            labels ``NAME:p_obs`` and so on (or ``logit_obs``, ...); it is then passed alone.
+        p_cf: Probabilities on the counterfactual images, shape (N, K), or (N, K, L).
+        y: Labels 0 or 1, shape (N,) or (N, L), or the class of each row, by number or name.
+            Without them, only the label-free metrics are computed.
+        q: Intervention probabilities, shape (K,), summing to one, or counts; uniform by default.
         threshold: Decisions are ``p > threshold``, strictly.
         alphas: Tail masses in [0, 1]; each gives an entry ``R_CVaR_<alpha>`` with two decimals.
         bins: The number of calibration bins, equal in width.
         loss: ``"bce"`` (nats), ``"brier"`` or a function of probabilities and labels, used by
             all risks.
+        metrics: Those wanted, in this order: any of the names below, and ``AUC_orig, AUC_marg,
+            AP_orig, AP_marg`` (average precision); all those below by default.
+        weight: How much each row counts, shape (N,), or the column that says so.
+        labels: The names of L labels or classes.
 
     Returns:
         Numbers by name: ``R_orig R_CM R_IE R_CVaR_0.50 R_CVaR_0.25 R_CVaR_0.10 R_WC Brier_orig
         ECE_orig MCE_orig Brier_marg ECE_marg MCE_marg S_var S_flip D_obs D_abs S_rank tau_b
-        abs_rank_change``. Rank correlations that are undefined are NaN, with a warning.
+        abs_rank_change``; of several labels, such numbers by the name of the label. Rank
+        correlations that are undefined are NaN, with a warning.
 
     Raises:
         InputError: If a value cannot be used; the message names it and its row.
@@ -105,5 +192,8 @@ def evaluate(
         >>> metrics["S_flip"], metrics["S_rank"]
         (0.3333333333333333, 1.0)
     """
-    options = check_options(threshold, alphas, bins, loss)
-    return as_numbers(summarise(check_scores(p_obs, p_cf, y, q), options))
+    options = check_options(threshold, alphas, bins, loss, metrics)
+    given = gather(p_obs, p_cf, y, labels=labels, weight=weight)
+    scores = check_parts(given, q)
+    found = {name: as_numbers(summarise(s, labelled(options, s))) for name, s in scores.items()}
+    return found[""] if list(found) == [""] else found

@@ -6,8 +6,11 @@ _BROUGHT = {
     "generator": "zuko",
     "predictors": "monai",
     "datasets": "PIL openpyxl",
-    "book": "IPython ipykernel jupytext matplotlib matplotlib_inline myst_nb nbformat papermill "
-    "psutil seaborn traitlets zmq",
+    "tables": "pyarrow",
+    "report": "matplotlib",
+    "standardise": "sklearn",
+    "book": "IPython ipykernel jupytext matplotlib_inline myst_nb nbformat papermill psutil "
+    "seaborn traitlets zmq",
 }
 EXTRAS = {module: extra for extra, modules in _BROUGHT.items() for module in modules.split()}
 """The extra of pyproject.toml that brings a module, by the name that is imported."""

@@ -74,14 +74,10 @@ class Grid:
             values = {n: [graph[n].check(value) for value in own] for n, own in values.items()}
         codes = [as_codes(list(given), name, graph) for name, given in values.items()]
         atoms = torch.tensor(list(product(*codes)), dtype=torch.float32)
-        grid = cls(dict(zip(values, atoms.unbind(dim=1), strict=True)), graph=graph)
-        if isinstance(q, str):
-            if q != "uniform":
-                raise InputError(f"is 'uniform' or {len(grid)} numbers, not {q!r}", column="q")
-            return grid
-        q = as_tensor(q, "q", axes=1).double()
-        counts = len(q) and q.sum() > 1 and bool((q == q.round()).all())
-        return grid.weighted(q / q.sum() if counts else q)
+        if isinstance(q, str) and q != "uniform":
+            raise InputError(f"is 'uniform' or {len(atoms)} numbers, not {q!r}", column="q")
+        each = dict(zip(values, atoms.unbind(dim=1), strict=True))
+        return cls(each, None if isinstance(q, str) else q, graph)
 
     def weighted(self, q: Numbers) -> "Grid":
         """The same interventions under other probabilities."""

@@ -318,9 +318,6 @@ def marginalise(
         if not isinstance(given, kind):
             problem = f"must be a {kind.__name__}, not a {type(given).__name__}"
             raise InputError(problem, column=name)
-    if data.weight is not None:
-        problem = "metrics would ignore the weights; give them to Grid.empirical, and not here"
-        raise InputError(problem, column="data.weight")
     if effect not in get_args(Effect):
         raise InputError(f"is 'direct' or 'total', not {effect!r}", column="effect")
     outputs, device = outputs_of(predictors, data, labels), check_device(device)
@@ -412,6 +409,6 @@ def _collect(
         decoded = decoded if decoded.isfinite().all() else None
         known = {"predictor": output.predictor, "label": output.label, "effect": job.effect}
         known |= ({"outputs": output.among} if output.among else {}) | facts
-        rest = (job.values, q, output.y, parents, patient, known, null, decoded)
+        rest = (job.values, q, output.y, parents, patient, known, null, decoded, job.data.weight)
         made[output.key] = Predictions(observed, own[:, _FIRST:].clone(), *rest)
     return made

@@ -46,7 +46,7 @@ class Patients:
             that is a parent too must agree with it, and is held under every effect.
         patient: An identifier for each row; several rows may be of one patient. By default every
             row is a patient of its own, called by its number.
-        weight: How much each row counts for :meth:`.Grid.empirical`, shape (N,), not negative.
+        weight: How much each row counts in q and in metrics, shape (N,), not negative.
         columns: Further columns by name, to group by or to take labels from.
 
     Attributes:

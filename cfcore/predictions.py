@@ -3,27 +3,45 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cfcore import checks
 from cfcore.checks import InputError, Numbers
-from cfcore.evaluation import as_numbers, check_logits, check_options, check_scores
+from cfcore.evaluation import (
+    Asked,
+    as_numbers,
+    check_logits,
+    check_options,
+    check_scores,
+    labelled,
+)
 from cfcore.files import write_atomically
+from cfcore.inputs import Aside, worlds
 from cfcore.marks import announced
-from cfcore.metrics.loss import Loss
 from cfcore.metrics.stability import flip_rate, mean_absolute_difference
-from cfcore.metrics.summary import Scores, summarise
-from cfcore.resampling import bootstrap_scores, check_patients, check_resampling, compare_scores
+from cfcore.metrics.summary import Options, Scores, summarise
+from cfcore.resampling import (
+    Sampled,
+    bootstrap_scores,
+    check_patients,
+    check_resampling,
+    compare_scores,
+    split_options,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 _FORMAT = 2
 _LOGITS = ("logit_obs", "logit_cf", "logit_null", "logit_decoded")
+_ROWS = ("y", "weight")
 _SAME = 1e-3  # of 1 + |logit|: more than rounding of an image that is reproduced
 
 
@@ -49,6 +67,7 @@ class Predictions:
             known: what the generator alone does to the score.
         logit_decoded: Logits of the images decoded without the residual that the generator holds,
             shape (N,), if it holds one: what the generator explains of the score.
+        weight: How much each row counts, shape (N,); all the same by default.
 
     Example:
         >>> predictions = Predictions(
@@ -70,9 +89,10 @@ class Predictions:
     provenance: Mapping[str, object] = field(default_factory=dict)
     logit_null: Tensor | None = None
     logit_decoded: Tensor | None = None
+    weight: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in (*_LOGITS, "y"):
+        for name in (*_LOGITS, *_ROWS):
             if getattr(self, name) is not None:
                 values = checks.as_tensor(getattr(self, name), name, axes=1 + (name == "logit_cf"))
                 object.__setattr__(self, name, values)
@@ -106,57 +126,43 @@ class Predictions:
     @property
     def scores(self) -> Scores:
         """The checked scores."""
-        return check_scores(self.logit_obs, self.logit_cf, self.y, self.q, logits=True)
+        given = self.logit_obs, self.logit_cf, self.y, self.q
+        return check_scores(*given, weight=self.weight, logits=True)
 
-    def evaluate(
-        self,
-        *,
-        threshold: float = 0.5,
-        alphas: Sequence[float] = (0.5, 0.25, 0.1),
-        bins: int = 10,
-        loss: str | Loss = "bce",
-    ) -> dict[str, float]:
+    def evaluate(self, **asked: Unpack[Asked]) -> dict[str, float]:
         """Every metric, as :func:`cfcore.evaluate` gives them, with losses exact from logits."""
-        options = check_options(threshold, alphas, bins, loss, correction=int(self.draws))
+        options, _ = self._options(asked)
         return as_numbers(summarise(self.scores, options))
 
-    def bootstrap(
-        self,
-        *,
-        threshold: float = 0.5,
-        alphas: Sequence[float] = (0.5, 0.25, 0.1),
-        bins: int = 10,
-        loss: str | Loss = "bce",
-        replicates: int = 1000,
-        rank_replicates: int = 200,
-        level: float = 0.95,
-        seed: int = 0,
-    ) -> "pd.DataFrame":
-        """Every metric with an interval, as :func:`cfcore.bootstrap` gives them."""
-        options = check_options(threshold, alphas, bins, loss, correction=int(self.draws))
-        patient = self.patient
-        sampling = check_resampling(len(self), patient, replicates, rank_replicates, level, seed)
-        return bootstrap_scores(self.scores, options, sampling)
+    def bootstrap(self, *, by: Aside = None, **asked: Unpack[Sampled]) -> "pd.DataFrame":
+        """Every metric with an interval, as :func:`cfcore.bootstrap` gives them.
 
-    def compare(
-        self,
-        other: "Predictions",
-        *,
-        threshold: float = 0.5,
-        alphas: Sequence[float] = (0.5, 0.25, 0.1),
-        bins: int = 10,
-        loss: str | Loss = "bce",
-        replicates: int = 1000,
-        rank_replicates: int = 200,
-        level: float = 0.95,
-        seed: int = 0,
-    ) -> "pd.DataFrame":
+        Args:
+            by: The name of a parent, or a group for each row.
+            **asked: As for :func:`cfcore.bootstrap`.
+        """
+        options, how = self._options(asked)
+        if isinstance(by, str):
+            if by not in self.parents:
+                raise InputError(
+                    f"there is no parent {by!r} (there are: {', '.join(self.parents)})"
+                )
+            by = self.parents[by].tolist()
+        sampling = check_resampling(len(self), self.patient, **how)
+        return bootstrap_scores(self.scores, options, sampling, by)
+
+    def compare(self, other: "Predictions", **asked: Unpack[Sampled]) -> "pd.DataFrame":
         """The other predictor's metrics minus these, as :func:`cfcore.compare` gives them."""
         _check_same_patients(self, other)
-        options = check_options(threshold, alphas, bins, loss, correction=int(self.draws))
+        options, how = self._options(asked)
         patient = other.patient if self.patient is None else self.patient
-        sampling = check_resampling(len(self), patient, replicates, rank_replicates, level, seed)
+        sampling = check_resampling(len(self), patient, **how)
         return compare_scores(self.scores, other.scores, options, sampling)
+
+    def _options(self, asked: Mapping[str, object]) -> tuple[Options, dict[str, object]]:
+        """What is to be computed, and how patients are to be drawn."""
+        what, how = split_options(asked)
+        return labelled(check_options(**what, correction=int(self.draws)), self.scores), how
 
     def floor(self, *, threshold: float = 0.5) -> dict[str, float | bool]:
         """Flips and score changes that the generator causes without any intervention.
@@ -196,6 +202,63 @@ class Predictions:
             raise InputError("Monte Carlo draws follow the q they were drawn from", column="q")
         return replace(self, q=checks.check_weights(q, self.logit_cf.shape[1]))
 
+    def plot_curves(self, attribute: str, **how: object) -> "Axes":
+        """The mean score along one attribute; see :func:`cfcore.report.plots.plot_curves`."""
+        return import_module("cfcore.report.plots").plot_curves(self, attribute, **how)
+
+    def plot_calibration(self, **how: object) -> "Axes":
+        """Scores against frequencies; see :func:`cfcore.report.plots.plot_calibration`."""
+        return import_module("cfcore.report.plots").plot_calibration(self, **how)
+
+    def plot_spread(self, **how: object) -> "Axes":
+        """How far the worlds of a patient are apart; see :mod:`cfcore.report.plots`."""
+        return import_module("cfcore.report.plots").plot_spread(self, **how)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """A row for each image: ``logit_obs``, ``logit_cf_0``, ..., ``y``, parents, patient."""
+        import pandas as pd
+
+        named = self._tensors() | {"patient": self.patient}
+        frame = {n: v for n, v in named.items() if v is not None and n not in ("q", "logit_cf")}
+        frame = {
+            n.removeprefix("parents."): v for n, v in frame.items() if not n.startswith("grid.")
+        }
+        worlds = {f"logit_cf_{k}": v for k, v in enumerate(self.logit_cf.unbind(dim=1))}
+        return pd.DataFrame({name: np.asarray(v) for name, v in (frame | worlds).items()})
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: "pd.DataFrame",
+        grid: Mapping[str, Numbers],
+        *,
+        q: Numbers | None = None,
+        parents: Sequence[str] = (),
+    ) -> "Predictions":
+        """Take the columns of :meth:`to_frame`, or probabilities ``p_obs``, ``p_cf_0``, ...
+
+        Args:
+            frame: A row for each image; ``y``, ``patient`` and ``weight`` are taken if they are
+                there.
+            grid: The values of the intervened variables, each of shape (K,).
+            q: As for :func:`cfcore.evaluate`.
+            parents: Columns that are recorded parents.
+        """
+        kind = "logit" if "logit_obs" in frame else "p"
+        names = worlds(map(str, frame.columns), kind=kind)
+        scores = torch.tensor(frame[[f"{kind}_obs", *names]].to_numpy(np.float64))
+        if kind == "p":
+            checks.check_probabilities(scores, "p_obs, p_cf")
+            if bool(((scores == 0) | (scores == 1)).any()):
+                problem = "a probability of 0 or 1 has no logit: see cfcore.evaluate(frame)"
+                raise InputError(problem, column="p_obs, p_cf")
+            scores = scores.logit()
+        rows = {
+            name: frame[name].to_numpy(copy=True) for name in (*_ROWS, "patient") if name in frame
+        }
+        known = {name: frame[name].to_numpy(copy=True) for name in parents}
+        return cls(scores[:, 0], scores[:, 1:], grid, q, parents=known, **rows)
+
     def save(self, path: str | Path) -> Path:
         """Write a safetensors file by :func:`~cfcore.predictions.save_all`."""
         return save_all({"": self}, path)
@@ -210,7 +273,7 @@ class Predictions:
 
     def _tensors(self) -> dict[str, Tensor]:
         """All that is there, by the names that a file gives it."""
-        named = {name: getattr(self, name) for name in (*_LOGITS, "q", "y")}
+        named = {name: getattr(self, name) for name in (*_LOGITS, *_ROWS, "q")}
         named |= {f"grid.{name}": values for name, values in self.grid.items()}
         named |= {f"parents.{name}": values for name, values in self.parents.items()}
         return {name: values for name, values in named.items() if values is not None}

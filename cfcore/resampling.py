@@ -6,28 +6,33 @@ errors follow from sums by bin, which are such contributions too. Ranks follow f
 without sorting again; only Kendall's coefficient is recomputed from nothing.
 """
 
+import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cfcore.checks import InputError, Numbers, UndefinedMetricWarning, check_count, check_fraction
-from cfcore.evaluation import as_numbers, check_options, check_scores
+from cfcore.evaluation import Asked, as_numbers, check_options, check_parts, labelled
+from cfcore.inputs import Aside, Given, gather, joined
 from cfcore.intervals import Rule, interval, rule
 from cfcore.metrics import ranking
 from cfcore.metrics.calibration import bin_errors, bin_index
 from cfcore.metrics.loss import Loss
-from cfcore.metrics.summary import Options, Scores, blocks, reduce
+from cfcore.metrics.summary import Options, Scores, blocks, ranked, reduce
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _Ids = Sequence[int] | Sequence[str]
 _CHUNK = 50  # replicates at a time
+_GROUPS = 50  # more are no groups, but identifiers or measurements
+_HIGHER = ("S_rank", "tau_b", "AUC", "AP")  # metrics that are better when high
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,28 @@ def check_patients(patient: _Ids, rows: int) -> _Ids:
     return values
 
 
+class Sampled(Asked, total=False):
+    """Options of :func:`cfcore.bootstrap` that say what is computed, and how patients are drawn."""
+
+    replicates: int
+    rank_replicates: int
+    level: float
+    seed: int
+
+
+def split_options(asked: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Options that say what is computed, and those that say how patients are drawn."""
+    what = {name: value for name, value in asked.items() if name in Asked.__annotations__}
+    return what, {name: value for name, value in asked.items() if name not in what}
+
+
 def check_resampling(
-    rows: int, patient: _Ids | None, replicates: int, rank_replicates: int, level: float, seed: int
+    rows: int,
+    patient: _Ids | None,
+    replicates: int = 1000,
+    rank_replicates: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> Resampling:
     """Check how patients are to be resampled; without identifiers every row is a patient."""
     identifiers = np.arange(rows) if patient is None else check_patients(patient, rows)
@@ -105,22 +130,25 @@ def replicate(scores: Scores, options: Options, sampling: Resampling) -> dict[st
     estimates = as_numbers(reduce(parts, scores, options))
     means, bins = list(parts[0][0]), options.bins
     p_obs, p_bar = (torch.cat([part[i] for part in parts]).cpu() for i in (1, 2))
+    y, weight = (None if given is None else given.cpu() for given in (scores.y, scores.weight))
     # The number of rows, the summands of the means, then for each kind of score its bins.
     rows = [torch.ones_like(p_obs)[:, None]]
     rows += [torch.cat([torch.stack(list(part[0].values()), dim=1) for part in parts]).cpu()]
-    if scores.y is not None:
-        rows += [_by_bin(p, scores.y.cpu(), bins) for p in (p_obs, p_bar)]
+    if y is not None:
+        rows += [_by_bin(p, y, bins) for p in (p_obs, p_bar)]
     rows = torch.cat(rows, dim=1)
+    if weight is not None:
+        rows *= weight[:, None]
     sums = rows.new_zeros(sampling.patients, rows.shape[1]).index_add_(0, sampling.code, rows)
     del rows  # the largest by far
     groups = ranking.tie_groups(p_obs), ranking.tie_groups(p_bar)
     chunks = []
     for i, counts in enumerate(sampling.counts()):
-        ranked = counts[: max(0, sampling.rank_replicates - i * _CHUNK)][:, sampling.code]
+        few = counts[: max(0, sampling.rank_replicates - i * _CHUNK)][:, sampling.code]
         metrics = _averages(means, sums, counts, bins)
-        chunks.append(metrics | _ranks(*groups, ranked))
+        chunks.append(metrics | _orders(estimates, *groups, y, few, weight))
     values = {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in estimates}
-    known = 1 if sampling.patients > 1 else np.nan
+    known = 1 if len(sampling.code.unique()) > 1 else np.nan
     return {name: np.append(value, known * values[name]) for name, value in estimates.items()}
 
 
@@ -141,16 +169,22 @@ def _averages(means: list[str], sums: Tensor, counts: Tensor, bins: int) -> dict
     return metrics
 
 
-def _ranks(p_obs: ranking.Groups, p_bar: ranking.Groups, weight: Tensor) -> dict[str, Tensor]:
-    """Rank metrics for each replicate, shape (B,), in which each row is ``weight`` (B, N) times."""
-    samples = [torch.repeat_interleave(times) for times in weight]
-    tau = [ranking.kendall(p_obs.take(rows), p_bar.take(rows)).item() for rows in samples]
-    weight = weight.double()
-    return {
-        "S_rank": ranking.rank_stability(p_obs, p_bar, weight),
-        "tau_b": torch.tensor(tau, dtype=torch.float64),
-        "abs_rank_change": ranking.mean_absolute_rank_change(p_obs, p_bar, weight),
-    }
+def _orders(
+    asked: Iterable[str],
+    p_obs: ranking.Groups,
+    p_bar: ranking.Groups,
+    y: Tensor | None,
+    drawn: Tensor,
+    weight: Tensor | None,
+) -> dict[str, Tensor]:
+    """Rank metrics for each replicate, shape (B,), in which each row is ``drawn`` (B, N) times."""
+    times = drawn.double() if weight is None else drawn * weight
+    found = ranked(asked, p_obs, p_bar, y, times)
+    if "tau_b" in asked:
+        samples = [torch.repeat_interleave(often) for often in drawn] if weight is None else []
+        tau = [ranking.kendall(p_obs.take(rows), p_bar.take(rows)).item() for rows in samples]
+        found["tau_b"] = torch.tensor(tau or [torch.nan] * len(drawn), dtype=torch.float64)
+    return found
 
 
 def _frame(
@@ -162,13 +196,92 @@ def _frame(
     ends = {n: interval(v, rule=rule(n), level=sampling.level) for n, v in values.items()}
     rows = [(name, values[name][0], *pair) for name, pair in ends.items()]
     frame = pd.DataFrame(rows, columns=["metric", "estimate", "low", "high"])
-    frame.attrs["doubtful"] = [n for n in values if sampling.patients < rule(n).doubtful]
+    patients = len(sampling.code.unique())
+    frame.attrs["doubtful"] = [n for n in values if patients < rule(n).doubtful]
     return frame
 
 
-def bootstrap_scores(scores: Scores, options: Options, sampling: Resampling) -> "pd.DataFrame":
+def bootstrap_scores(
+    scores: Scores,
+    options: Options,
+    sampling: Resampling,
+    by: Sequence[object] | None = None,
+) -> "pd.DataFrame":
     """Estimates and intervals of checked scores; see :func:`cfcore.bootstrap`."""
-    return _frame(replicate(scores, options, sampling), rule, sampling)
+    if by is None:
+        return _frame(replicate(scores, options, sampling), rule, sampling)
+    frames, values = [], {}
+    for group, rows in check_groups(by, len(scores.obs)).items():
+        own = {name: getattr(scores, name) for name in ("obs", "cf", "y", "weight")}
+        own = {name: None if v is None else v[rows] for name, v in own.items()}
+        drawn = dataclasses.replace(sampling, code=sampling.code[rows])
+        values[group] = replicate(dataclasses.replace(scores, **own), options, drawn)
+        frames.append(_frame(values[group], rule, drawn).assign(group=group, rows=len(rows)))
+    return _with_gaps(frames, values, sampling)
+
+
+def check_groups(by: Sequence[object], rows: int, name: str = "by") -> dict[str, Tensor]:
+    """The rows of each group, by its name."""
+    import pandas as pd
+
+    if len(by) != rows:
+        raise InputError(f"has {len(by)} rows, not {rows}", column=name)
+    given = pd.Series(list(by), dtype=object)
+    if given.isna().any():
+        raise InputError("the group is missing", column=name, row=int(given.isna().argmax()))
+    codes, found = pd.factorize(given, sort=True)
+    if not 2 <= len(found) <= _GROUPS:
+        advice = "group by something that differs" if len(found) < 2 else "cut it into bands first"
+        raise InputError(f"there are {len(found)} groups: {advice}", column=name)
+    return {
+        str(group): torch.from_numpy(np.flatnonzero(codes == i)) for i, group in enumerate(found)
+    }
+
+
+def _with_gaps(
+    frames: Sequence["pd.DataFrame"], values: Mapping[str, Mapping], sampling: Resampling
+) -> "pd.DataFrame":
+    """Groups below each other, then the gap of each metric: its worst group minus its best.
+
+    Which groups these are is found on the same patients, so the gap of two groups that do not
+    differ is somewhat too large.
+    """
+    import pandas as pd
+
+    gaps, ends = {}, {}
+    for metric in frames[0].metric:
+        order = sorted(values, key=lambda group, m=metric: values[group][m][0])
+        best, worst = (order[-1], order[0]) if metric.startswith(_HIGHER) else (order[0], order[-1])
+        gaps[metric] = values[worst][metric] - values[best][metric]
+        ends[metric] = {"worst": worst, "best": best}
+    gap = _frame(gaps, lambda name: rule(name).difference(), sampling).assign(group="gap")
+    gap = gap.join(pd.DataFrame(ends).T, on="metric")
+    frame = pd.concat([*frames, gap], ignore_index=True)
+    frame.attrs["doubtful"] = sorted({n for one in frames for n in one.attrs["doubtful"]})
+    return frame[["group", "rows", "metric", "estimate", "low", "high", "worst", "best"]]
+
+
+def mean_intervals(
+    parts: Mapping[object, Tensor], sampling: Resampling, weight: Tensor | None = None
+) -> "pd.DataFrame":
+    """Means over rows of some numbers, each of shape (N,), with intervals.
+
+    Args:
+        weight: How much each row counts, shape (N,), or (N, C) if that differs between the numbers.
+
+    Returns:
+        A frame with the columns ``name, estimate, low, high``.
+    """
+    rows = torch.stack([part.double().cpu() for part in parts.values()], dim=1)
+    often = torch.ones_like(rows) if weight is None else weight.cpu().view(len(rows), -1)
+    rows = torch.cat((often.expand_as(rows), rows * often), dim=1)
+    sums = rows.new_zeros(sampling.patients, rows.shape[1]).index_add_(0, sampling.code, rows)
+    drawn = torch.cat([counts.double() @ sums for counts in sampling.counts()])
+    alone = (sums[:, : len(parts)] > 0).sum(dim=0) < 2  # one patient has no interval
+    drawn[:, : len(parts)][:, alone] = torch.nan
+    totals = torch.cat((sums.sum(dim=0, keepdim=True), drawn))
+    values = dict(zip(parts, torch.div(*totals.chunk(2, dim=1)[::-1]).T.numpy(), strict=True))
+    return _frame(values, lambda _: Rule(), sampling).rename(columns={"metric": "name"})
 
 
 def compare_scores(
@@ -184,8 +297,8 @@ def compare_scores(
 
 
 def bootstrap(
-    p_obs: Numbers,
-    p_cf: Numbers,
+    p_obs: "Numbers | pd.DataFrame",
+    p_cf: Numbers | None = None,
     y: Numbers | None = None,
     *,
     q: Numbers | None = None,
@@ -193,7 +306,11 @@ def bootstrap(
     alphas: Sequence[float] = (0.5, 0.25, 0.1),
     bins: int = 10,
     loss: str | Loss = "bce",
-    patient: _Ids | None = None,
+    metrics: Sequence[str] | None = None,
+    weight: Aside = None,
+    labels: Sequence[str] | None = None,
+    by: Aside = None,
+    patient: _Ids | str | None = None,
     replicates: int = 1000,
     rank_replicates: int = 200,
     level: float = 0.95,
@@ -208,15 +325,20 @@ def bootstrap(
     seldom change). Of one patient there are no intervals: they are NaN, with a warning.
 
     Args:
-        p_obs, p_cf, y, q, threshold, alphas, bins, loss: As for :func:`cfcore.evaluate`.
+        p_obs, p_cf, y, q, threshold, alphas, bins, loss, metrics, weight, labels: As for
+            :func:`cfcore.evaluate`.
+        by: A group for each row, such as sex or site, or the column that holds it: every metric in
+            each group, and its gap between the worst and the best.
         patient: A patient identifier for each row, if a patient can have several rows; all rows
-            of a patient are drawn together.
+            of a patient are drawn together. Of a frame the column, ``patient`` by default.
         replicates: How many samples to draw.
         rank_replicates: How many of them to use for rank metrics, which cost more.
         level: The coverage aimed at.
 
     Returns:
-        A frame with the columns ``metric, estimate, low, high``.
+        A frame with the columns ``metric, estimate, low, high``; before them ``label`` if there
+        are several, and with ``by`` the ``group`` and the number of its ``rows``. The group ``gap``
+        is the difference, and ``worst`` and ``best`` are the groups that it is between.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -225,26 +347,24 @@ def bootstrap(
         >>> list(frame.columns), len(frame)
         (['metric', 'estimate', 'low', 'high'], 7)
     """
-    scores, options = check_scores(p_obs, p_cf, y, q), check_options(threshold, alphas, bins, loss)
-    sampling = check_resampling(len(scores.obs), patient, replicates, rank_replicates, level, seed)
-    return bootstrap_scores(scores, options, sampling)
+    options, found = check_options(threshold, alphas, bins, loss, metrics), {}
+    given = gather(p_obs, p_cf, y, labels=labels, weight=weight, patient=patient, by=by)
+    how = given.patient, replicates, rank_replicates, level, seed
+    for name, scores in check_parts(given, q).items():
+        sampling = check_resampling(len(scores.obs), *how)
+        found[name] = bootstrap_scores(scores, labelled(options, scores), sampling, given.by)
+    return joined(found)
 
 
 def compare(
-    first: tuple[Numbers, Numbers],
-    second: tuple[Numbers, Numbers],
+    first: "tuple[Numbers, Numbers] | pd.DataFrame",
+    second: "tuple[Numbers, Numbers] | pd.DataFrame",
     y: Numbers | None = None,
     *,
     q: Numbers | None = None,
-    threshold: float = 0.5,
-    alphas: Sequence[float] = (0.5, 0.25, 0.1),
-    bins: int = 10,
-    loss: str | Loss = "bce",
-    patient: _Ids | None = None,
-    replicates: int = 1000,
-    rank_replicates: int = 200,
-    level: float = 0.95,
-    seed: int = 0,
+    weight: Aside = None,
+    patient: _Ids | str | None = None,
+    **asked: Unpack[Sampled],
 ) -> "pd.DataFrame":
     """Two predictors on the same patients: how much larger is each metric of the second?
 
@@ -252,13 +372,17 @@ def compare(
     both cancels, and the interval is of the difference itself.
 
     Args:
-        first, second: ``(p_obs, p_cf)`` of each predictor, the same patients in the same order.
-        y, q, threshold, alphas, bins, loss: As for :func:`cfcore.evaluate`.
-        patient, replicates, rank_replicates, level, seed: As for :func:`cfcore.bootstrap`.
+        first, second: ``(p_obs, p_cf)`` of each predictor, the same patients in the same order; or
+            a frame of each, as for :func:`cfcore.evaluate`, whose labels must agree.
+        y, q, weight: As for :func:`cfcore.evaluate`.
+        patient: As for :func:`cfcore.bootstrap`.
+        **asked: ``threshold, alphas, bins, loss, metrics``, as for :func:`cfcore.evaluate`, and
+            ``replicates, rank_replicates, level, seed``, as for :func:`cfcore.bootstrap`.
 
     Returns:
         A frame with the columns ``metric, first, second, estimate, low, high``, where the last
-        three are about second minus first; ``attrs["doubtful"]`` as for :func:`cfcore.bootstrap`.
+        three are about second minus first; before them ``label`` if there are several;
+        ``attrs["doubtful"]`` as for :func:`cfcore.bootstrap`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -267,14 +391,50 @@ def compare(
         >>> frame[["estimate", "low", "high"]].abs().to_numpy().max().item()
         0.0
     """
-    for name, pair in (("first", first), ("second", second)):
-        if not isinstance(pair, tuple | list) or len(pair) != 2 or np.isscalar(pair[0]):
-            usage = "compare((p_obs, p_cf), (other_obs, other_cf), y)"
-            raise InputError(f"is not a pair of arrays; pass {usage}", column=name)
-    both = [check_scores(*pair, y, q) for pair in (first, second)]
-    options = check_options(threshold, alphas, bins, loss)
-    rows, others = (len(scores.obs) for scores in both)
-    if others != rows:
-        raise InputError(f"has {others} rows, but first has {rows}", column="second")
-    sampling = check_resampling(rows, patient, replicates, rank_replicates, level, seed)
-    return compare_scores(*both, options, sampling)
+    what, how = split_options(asked)
+    options, aside = check_options(**what), {"weight": weight, "patient": patient}
+    ours, theirs = _one_of_two("first", first, y, aside), _one_of_two("second", second, y, aside)
+    checked = check_parts(ours, q), check_parts(theirs, q)
+    rows = len(next(iter(checked[0].values())).obs)
+    sampling = check_resampling(rows, ours.patient, **how)
+    return joined(compare_pairs(*checked, partial(labelled, options), sampling))
+
+
+def compare_pairs(
+    first: Mapping[str, Scores],
+    second: Mapping[str, Scores],
+    options: Callable[[Scores], Options],
+    sampling: Resampling,
+) -> dict[str, "pd.DataFrame"]:
+    """The differences of two predictors, label by label."""
+    if first.keys() != second.keys():
+        names = ", ".join(first), ", ".join(second)
+        raise InputError("first has the labels {}, second {}".format(*names))
+    for name, one in first.items():
+        _check_alike(one, second[name])
+    return {
+        name: compare_scores(one, second[name], options(one), sampling)
+        for name, one in first.items()
+    }
+
+
+def _one_of_two(name: str, given: object, y: Numbers | None, aside: Mapping[str, Aside]) -> Given:
+    """One of two predictors, taken apart."""
+    if hasattr(given, "columns"):
+        return gather(given, None, y, **aside)
+    if not isinstance(given, tuple | list) or len(given) != 2 or np.isscalar(given[0]):
+        usage = "compare((p_obs, p_cf), (other_obs, other_cf), y)"
+        raise InputError(f"is not a pair of arrays; pass {usage}", column=name)
+    return gather(*given, y, **aside)
+
+
+def _check_alike(first: Scores, second: Scores) -> None:
+    """Refuse two predictors that were not asked about the same rows."""
+    if len(first.obs) != len(second.obs):
+        problem = f"has {len(second.obs)} rows, but first has {len(first.obs)}"
+        raise InputError(problem, column="second")
+    if (first.y is None) != (second.y is None):
+        raise InputError("only one of the two has labels", column="y")
+    if first.y is not None and bool((differ := first.y != second.y).any()):
+        row = int(differ.int().argmax())
+        raise InputError("the two disagree about the label", column="y", row=row)

@@ -1,5 +1,17 @@
-r"""Deep structural causal models: learned mechanisms of the parents and of the image."""
+"""Deep structural causal models: learned mechanisms of the parents and of the image; audits."""
 
-from cfcore.extras import needs
+from typing import TYPE_CHECKING
 
-needs("zuko")
+if TYPE_CHECKING:
+    from cfscm.auditing.run import audit
+
+__all__ = ["audit"]
+
+
+def __getattr__(name: str) -> object:
+    """The audit is imported when it is first used: torch takes a second, a help text none."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from cfscm.auditing.run import audit
+
+    return audit

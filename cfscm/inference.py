@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
-from zuko.nn import MLP
 
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph
 from cfscm.encoding import encode, widths
+from cfscm.flows import MLP
 from cfscm.networks import check_positive, convolutions, normal_noise
 
 _Prediction = Categorical | Normal

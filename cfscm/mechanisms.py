@@ -16,14 +16,18 @@ from torch import Generator as RandomState
 from torch import Tensor, nn
 from torch.distributions import AffineTransform, Categorical, Normal
 from torch.nn import functional as F
-from zuko.distributions import NormalizingFlow
-from zuko.nn import MLP
-from zuko.transforms import ComposedTransform, MonotonicAffineTransform, MonotonicRQSTransform
 
 from cfcore.checks import InputError
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph
 from cfscm.encoding import encode, widths
+from cfscm.flows import (
+    MLP,
+    ComposedTransform,
+    MonotonicAffineTransform,
+    MonotonicRQSTransform,
+    NormalizingFlow,
+)
 from cfscm.networks import check_positive
 from cfscm.training import FittingConfig, Loop
 

@@ -49,14 +49,14 @@ def check_positive(config: object, *names: str) -> None:
             raise InputError(f"{name} must be positive, not {getattr(config, name)}")
 
 
-def convolutions(width: int) -> list[nn.Module]:
-    """Four strided convolutions and a mean over positions: (B, 1, H, W) to (B, 4 width).
+def convolutions(width: int, channels: int = 1) -> list[nn.Module]:
+    """Four strided convolutions and a mean over positions: (B, C, H, W) to (B, 4 width).
 
     Channels double as the resolution halves, so each layer costs about the same. The mean over
     positions accepts any image size from 16 pixels.
     """
     layers: list[nn.Module] = []
-    for before, after in pairwise((1, width, 2 * width, 4 * width, 4 * width)):
+    for before, after in pairwise((channels, width, 2 * width, 4 * width, 4 * width)):
         layer = nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False)
         layers += [layer, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
     return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()]

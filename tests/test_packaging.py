@@ -45,6 +45,7 @@ def test_every_line_of_the_lock_is_one_exact_version() -> None:
 
 def test_torch_is_pinned_without_a_local_suffix_and_torchvision_is_absent() -> None:
     assert lock()["torch"] == "2.13.0"
+    assert f"torch=={lock()['torch']} --index-url" in (ROOT / "book/rerun.md").read_text()
     assert "torchvision" not in lock()
     assert not [name for name in lock() if name.startswith(("nvidia", "cuda"))]
 
@@ -110,7 +111,7 @@ def test_data_that_did_not_come_with_the_package_are_named(
     monkeypatch.setattr(paths, "_PACKAGED", ROOT / "data")
     assert paths.data_file("paper/risk.csv").is_file()
     monkeypatch.setattr(paths, "_PACKAGED", tmp_path / "data")
-    with pytest.raises(InputError, match=r"data/nih/grey_levels.csv did not come .* checkout"):
+    with pytest.raises(InputError, match=r"data/nih/grey_levels.csv needs a checkout"):
         paths.data_file("nih/grey_levels.csv")
 
 
@@ -130,10 +131,10 @@ def needed(*names: str) -> set[str]:
     return found
 
 
-def base() -> set[str]:
-    """The distributions that are installed with the package and no extra."""
+def asked() -> set[str]:
+    """The distributions that the package asks for without an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return needed(*(Requirement(text).name for text in project["dependencies"]))
+    return {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
 
 
 def third_party() -> set[str]:
@@ -153,7 +154,7 @@ def test_every_module_that_is_imported_comes_with_the_package_or_a_named_extra()
         "optional-dependencies"
     ]
     bare = {
-        name for name in third_party() if not {canonicalize_name(d) for d in homes[name]} & base()
+        name for name in third_party() if not {canonicalize_name(d) for d in homes[name]} & asked()
     }
 
     assert bare - set(EXTRAS) == set()
@@ -178,7 +179,7 @@ sys.meta_path.insert(0, Absent())
 def bare() -> str:
     """The beginning of a script that sees nothing but what is installed without extras."""
     homes = importlib.metadata.packages_distributions()
-    present = {*base(), "cfcore"}
+    present = {*needed(*asked()), "cfcore"}
     absent = {n for n, d in homes.items() if not {canonicalize_name(each) for each in d} & present}
     assert set(EXTRAS) <= absent
     return BARE.format(absent=sorted(absent))
@@ -193,7 +194,9 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "extra"),
     [
+        ("audit plan.yml --out out", "generator"),
         ("train --preset smoke --out out", "generator"),
+        ("evaluate scores.parquet", "tables"),
         ("marginalise --preset smoke --out out", "generator"),
         (f"run {ROOT}/notebooks/metrics.md out.ipynb", "book"),
         (f"slides {ROOT}/notebooks/metrics.md out", "book"),
@@ -238,5 +241,5 @@ def test_the_wheel_holds_the_packages_and_says_that_they_are_typed(tmp_path: Pat
     names = set(zipfile.ZipFile(path).namelist())
     own = {str(path.relative_to(ROOT)) for path in MODULES}
     own |= {f"{package}/py.typed" for package in paths.PACKAGES}
-    own |= {"cfbook/figures/book.mplstyle", "cfbook/data/paper/risk.csv"}
+    own |= {"cfbook/figures/book.mplstyle", "cfbook/data/paper/risk.csv", "cfcore/report/page.html"}
     assert own - names == set()

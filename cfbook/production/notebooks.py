@@ -26,7 +26,8 @@ def read(path: str | Path) -> "NotebookNode":
 
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such notebook")
+        where = "a chapter needs a checkout of the repository"
+        raise FileNotFoundError(f"{path}: there is no such notebook; {where}")
     if path.suffix not in (".md", ".ipynb"):
         raise InputError(f"{path}: notebooks end in .md or .ipynb")
     try:

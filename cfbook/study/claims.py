@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from cfbook.paths import DATA
+from cfbook.paths import data_file
 from cfbook.printed_tables import METRICS, published
 from cfbook.study.rules import rule, training_reach
 from cfbook.study.runs import BETAS, SETTINGS, STRENGTHS, PredictorId
@@ -26,7 +26,6 @@ from cfcore.generator import Effect
 from cfcore.intervals import Rule, interval
 from cfcore.metrics.ranking import correlation
 
-_DESIGN = DATA / "claims.yml"
 _RISES = "S_var rises"
 
 COUNTED = ("supported", "inconclusive", "not supported")
@@ -78,11 +77,11 @@ class Outcome:
         return self.attainable == 0 and self.values[0] == 0
 
 
-def read_design(path: Path = _DESIGN) -> dict[str, object]:
+def read_design(path: Path | None = None) -> dict[str, object]:
     """The design of the experiments, as it was written down."""
     import yaml
 
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.safe_load((path or data_file("claims.yml")).read_text(encoding="utf-8"))
 
 
 def _criterion(claim: _Claim, item: str) -> tuple[float, bool]:
@@ -328,7 +327,9 @@ def outcomes(claim: _Claim, studies: _Studies) -> Iterator[tuple[str, Outcome, l
             yield setting, outcome, [float(found[i].values[0]) for found in others]
 
 
-def verdicts(studies: _Studies, *, design: Path = _DESIGN, only: str | None = None) -> pd.DataFrame:
+def verdicts(
+    studies: _Studies, *, design: Path | None = None, only: str | None = None
+) -> pd.DataFrame:
     """Test every claim of the design, or only one.
 
     Returns:

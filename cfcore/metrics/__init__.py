@@ -13,7 +13,13 @@ from cfcore.metrics.calibration import (
 )
 from cfcore.metrics.loss import cross_entropy, cross_entropy_from_logits
 from cfcore.metrics.marginal import marginal_prediction, monte_carlo_prediction, rounded
-from cfcore.metrics.ranking import auc, kendall, mean_absolute_rank_change, rank_stability
+from cfcore.metrics.ranking import (
+    auc,
+    average_precision,
+    kendall,
+    mean_absolute_rank_change,
+    rank_stability,
+)
 from cfcore.metrics.risk import (
     expected_risk,
     marginal_risk,

@@ -43,15 +43,17 @@ def bin_index(p: Tensor, bins: int) -> Tensor:
 def bin_errors(size: Tensor, excess: Tensor) -> tuple[Tensor, Tensor]:
     """Expected and maximum calibration error from the sums of the bins, on the last axis."""
     error = excess.abs()
-    return error.sum(dim=-1) / size.sum(dim=-1), (error / size.clamp(min=1)).amax(dim=-1)
+    return error.sum(dim=-1) / size.sum(dim=-1), (error / size.where(size > 0, 1)).amax(dim=-1)
 
 
-def calibration_errors(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+def calibration_errors(
+    p: Tensor, y: Tensor, bins: int, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     r"""Both errors, from the size :math:`|I_b|` and excess :math:`\sum_{i \in I_b} (y_i - p_i)`."""
     index, excess = bin_index(p, bins), y.double() - p.double()
-    zeros = excess.new_zeros(bins)
-    size = zeros.scatter_add(0, index, torch.ones_like(excess))
-    return bin_errors(size, zeros.scatter_add(0, index, excess))
+    weight, zeros = torch.ones_like(excess) if weight is None else weight, excess.new_zeros(bins)
+    size = zeros.scatter_add(0, index, weight)
+    return bin_errors(size, zeros.scatter_add(0, index, excess * weight))
 
 
 def expected_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:

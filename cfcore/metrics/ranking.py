@@ -171,6 +171,33 @@ def auc(score: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     return (sick * below).sum(dim=-1) / (sick.sum(dim=-1) * healthy.sum(dim=-1))
 
 
+def average_precision(score: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    r"""Average precision: the precision at each distinct score, weighted by the recall it adds.
+
+    .. math:: \sum_t (R_t - R_{t-1}) \, P_t
+
+    with precision :math:`P_t` and recall :math:`R_t` among the patients who score at least the t-th
+    highest value. Unlike the AUC it depends on how rare the disease is.
+
+    Args:
+        score, y: Scores and labels 0 or 1, each of shape (N,).
+        weight: Weights, shape (N,), or (B, N) for B values at once; 1 by default.
+
+    Returns:
+        The average, shape () or (B,); NaN if nobody is ill.
+
+    Example:
+        >>> average_precision(torch.tensor([0.1, 0.4, 0.3, 0.8]), torch.tensor([0, 0, 1, 1])).item()
+        0.8333333333333333
+    """
+    index, size = tie_groups(score)
+    weight = torch.ones_like(y, dtype=torch.float64) if weight is None else weight.double()
+    empty = weight.new_zeros(*weight.shape[:-1], len(size))
+    sick, all_ = (empty.index_add(-1, index, w).flip(-1) for w in (weight * (y == 1), weight))
+    precision = sick.cumsum(dim=-1) / all_.cumsum(dim=-1)
+    return (sick * precision.nan_to_num(0.0)).sum(dim=-1) / sick.sum(dim=-1)
+
+
 def _inversions(v: Tensor) -> Tensor:
     r"""Count the pairs :math:`i < j` with :math:`v_i > v_j` in a permutation of 0 ... N - 1.
 

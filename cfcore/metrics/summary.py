@@ -10,7 +10,15 @@ from cfcore.metrics import stability
 from cfcore.metrics.calibration import brier_score, calibration_errors
 from cfcore.metrics.loss import Loss, cross_entropy, cross_entropy_from_logits
 from cfcore.metrics.marginal import marginal_prediction, rounded
-from cfcore.metrics.ranking import kendall, mean_absolute_rank_change, rank_stability, tie_groups
+from cfcore.metrics.ranking import (
+    Groups,
+    auc,
+    average_precision,
+    kendall,
+    mean_absolute_rank_change,
+    rank_stability,
+    tie_groups,
+)
 from cfcore.metrics.risk import expected_risk, marginal_risk, original_risk, patient_tail_losses
 
 _BLOCK = 16384  # rows: large enough to keep two cores busy, small beside any matrix
@@ -29,6 +37,7 @@ class Scores:
         q: Intervention probabilities, shape (K,).
         y: Labels 0 or 1, shape (N,), or None.
         logits: Whether the scores are logits, whose cross-entropy is exact, or probabilities.
+        weight: How much each patient counts, shape (N,); all the same by default.
     """
 
     obs: Tensor
@@ -36,12 +45,14 @@ class Scores:
     q: Tensor
     y: Tensor | None = None
     logits: bool = False
+    weight: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Options:
     """What is to be computed: options of :func:`cfcore.evaluate`, and the ``correction``, which is
-    1 if the interventions are Monte Carlo draws and 0 if they are all of q.
+    1 if the interventions are Monte Carlo draws and 0 if they are all of q. Without ``metrics``,
+    all those of the paper.
     """
 
     threshold: float = 0.5
@@ -49,10 +60,17 @@ class Options:
     bins: int = 10
     loss: Loss = cross_entropy
     correction: int = 0
+    metrics: Sequence[str] = ()
+
+
+EXTRA = {"AUC": auc, "AP": average_precision}
+"""Metrics of observed (``AUC_orig``) and marginalised (``AUC_marg``) scores that are asked for."""
 
 
 def names(options: Options, *, labelled: bool) -> list[str]:
-    """The metrics of a report, in its order."""
+    """The metrics of a report, in its order: those that were asked for, or those of the paper."""
+    if options.metrics:
+        return list(options.metrics)
     found = ["R_orig", "R_CM", "R_IE", *_tails(options)] if labelled else []
     for of in ("orig", "marg") if labelled else ():
         found += [f"Brier_{of}", f"ECE_{of}", f"MCE_{of}"]
@@ -102,26 +120,50 @@ def _risks(
 
 
 def reduce(parts: Iterable[_Block], scores: Scores, options: Options) -> dict[str, Tensor]:
-    """Every metric by name, each of shape (), from the blocks of all patients."""
-    count, y = len(scores.obs), scores.y
+    """Every metric by name, each of shape (), from the blocks of all patients.
+
+    Kendall's coefficient of weighted patients is not defined here: NaN.
+    """
+    count, y, weight = len(scores.obs), scores.y, scores.weight
     # Made before the blocks: what is kept among them would hold their memory in pieces.
     p_obs, p_bar = (scores.obs.new_empty(count, dtype=torch.float64) for _ in range(2))
     totals: dict[str, Tensor] = {}
     for i, (summands, obs, bar) in enumerate(parts):
         rows = slice(i * _BLOCK, (i + 1) * _BLOCK)
         p_obs[rows], p_bar[rows] = obs, bar
-        totals = {name: totals.get(name, 0.0) + values.sum() for name, values in summands.items()}
-    metrics = {name: total / count for name, total in totals.items()}
+        for name, values in summands.items():
+            own = values if weight is None else values * weight[rows]
+            totals[name] = totals.get(name, 0.0) + own.sum()
+    size = count if weight is None else weight.sum()
+    metrics = {name: total / size for name, total in totals.items()}
+    asked = names(options, labelled=y is not None)
 
     if y is not None:
         for of, p in (("orig", p_obs), ("marg", p_bar)):
-            errors = calibration_errors(p, y, options.bins)
+            errors = calibration_errors(p, y, options.bins, weight)
             metrics[f"ECE_{of}"], metrics[f"MCE_{of}"] = errors
     p_obs = tie_groups(p_obs)  # which frees the scores
     p_bar = tie_groups(p_bar)
-    metrics["S_rank"], metrics["tau_b"] = rank_stability(p_obs, p_bar), kendall(p_obs, p_bar)
-    metrics["abs_rank_change"] = mean_absolute_rank_change(p_obs, p_bar)
-    return {name: metrics[name] for name in names(options, labelled=y is not None)}
+    metrics |= ranked(asked, p_obs, p_bar, y, weight)
+    if "tau_b" in asked:
+        metrics["tau_b"] = kendall(p_obs, p_bar) if weight is None else weight.new_tensor(torch.nan)
+    return {name: metrics[name] for name in asked}
+
+
+def ranked(
+    asked: Iterable[str], p_obs: Groups, p_bar: Groups, y: Tensor | None, weight: Tensor | None
+) -> dict[str, Tensor]:
+    """Those asked for of the metrics that are about order, but for Kendall's, shape () or (B,)."""
+    found = {}
+    for name in asked:
+        kind, _, of = name.partition("_")
+        if name == "S_rank":
+            found[name] = rank_stability(p_obs, p_bar, weight)
+        elif name == "abs_rank_change":
+            found[name] = mean_absolute_rank_change(p_obs, p_bar, weight)
+        elif kind in EXTRA:
+            found[name] = EXTRA[kind](p_obs if of == "orig" else p_bar, y, weight)
+    return found
 
 
 def summarise(scores: Scores, options: Options | None = None) -> dict[str, Tensor]:

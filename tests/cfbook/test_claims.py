@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from cfbook.figures import ladders
+from cfbook.paths import data_file
 from cfbook.printed_tables import METRICS, published
 from cfbook.study import claims, settings, tables
 from cfbook.study.presets import preset
@@ -65,7 +66,7 @@ def test_every_claim_has_a_test_and_says_where_it_stands() -> None:
 def test_claims_and_thresholds_are_those_of_the_first_commit() -> None:
     now = claims.read_design()
     call = ["git", "show", f"{now['first_commit']}:data/claims.yml"]
-    shown = subprocess.run(call, cwd=claims._DESIGN.parent, capture_output=True, text=True)
+    shown = subprocess.run(call, cwd=data_file("paper"), capture_output=True, text=True)
     if shown.returncode:
         pytest.skip("the history of the project is not here")
     first = {claim["id"]: claim for claim in yaml.safe_load(shown.stdout)["claims"]}

@@ -124,5 +124,5 @@ def test_without_the_data_of_the_project_a_run_of_the_book_says_what_is_missing(
     monkeypatch.setattr(runs, "_COMMITTED", tmp_path / "predictions")
     monkeypatch.setattr(runs, "fill", None)
 
-    with pytest.raises(InputError, match=r"data/predictions did not come .* in a checkout"):
+    with pytest.raises(InputError, match=r"data/predictions needs a checkout"):
         predictions(Run(BOOK, "C->C", "balanced"))

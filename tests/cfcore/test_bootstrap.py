@@ -11,7 +11,7 @@ from scipy.special import expit
 from cfbook.study.rules import rule
 from cfcore import InputError, Predictions, bootstrap, compare, evaluate, intervals
 from cfcore.evaluation import check_options, check_scores
-from cfcore.report import as_text
+from cfcore.report.text import as_text
 from cfcore.resampling import check_resampling, replicate
 
 COVERAGE = Path(intervals.__file__).parent.parent / "data/results/coverage.csv"

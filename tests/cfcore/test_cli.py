@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Literal
@@ -15,10 +15,12 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from cfcore import Predictions, bootstrap, evaluate
 from cfcore.cli import main, parser
+from cfcore.predictions import save_all
 
 HEADER = "p_obs,y,p_cf_0,p_cf_1"
 ROWS = ["0.9,1,0.8,0.4", "0.2,0,0.1,0.3", "0.6,1,0.7,0.2"]
@@ -237,27 +239,22 @@ BAD = {
     "empty cell": (table("0.1,1,,0.3"), ["row 2", "column p_cf_0", "empty"]),
     "short row": (table(ROWS[0], "0.1,1,0.1"), ["row 3", "3 cells", "4"]),
     "long row": (table(ROWS[0], "0.1,1,0.1,0.2,0.3"), ["row 3", "5 cells", "4"]),
-    "no p_obs": (table("0.1,1,0.1", header="p,y,p_cf_0"), ["row 1", "no column p_obs"]),
-    "no p_cf": (table("0.1,1", header="p_obs,y"), ["row 1", "no column p_cf_0"]),
-    "gap": (table("0.1,0.1,0.1", header="p_obs,p_cf_0,p_cf_2"), ["row 1", "p_cf_1", "p_cf_2"]),
-    "from 1": (table("0.1,0.1", header="p_obs,p_cf_1"), ["row 1", "no column p_cf_0"]),
-    "odd name": (table("0.1,0.1,1", header="p_obs,p_cf_0,p_cf_x"), ["row 1", "'p_cf_x'"]),
+    "no p_obs": (table("0.1,1,0.1", header="p,y,p_cf_0"), ["no column p_obs"]),
+    "no p_cf": (table("0.1,1", header="p_obs,y"), ["no column p_cf_0"]),
+    "gap": (table("0.1,0.1,0.1", header="p_obs,p_cf_0,p_cf_2"), ["p_cf_1", "p_cf_2"]),
+    "from 1": (table("0.1,0.1", header="p_obs,p_cf_1"), ["no column p_cf_0"]),
+    "odd name": (table("0.1,0.1,1", header="p_obs,p_cf_0,p_cf_x"), ["'p_cf_x'"]),
     "twice": (table("0.1,0.1,1", header="p_obs,p_cf_0,p_cf_0"), ["row 1", "2 columns", "p_cf_0"]),
-    "semicolons": (
-        table(header="p_obs;y;p_cf_0").replace(",", ";"),
-        ["row 1", "p_obs", "separated by semicolons, not commas"],
-    ),
-    "tabs": (table().replace(",", "\t"), ["row 1", "separated by tabs, not commas"]),
     "true label": (table("0.1,True,0.1,0.3"), ["row 2", "column y: 'True' is not a label, 0 or 1"]),
     "yes label": (table("0.1,yes,0.1,0.3"), ["row 2", "'yes' is not a label, 0 or 1"]),
     "logits": (table("-1.2,1,0.3,2.2"), ["row 2", "-1.2 is not", "are these logits?"]),
     "per cent": (table("0.7,1,55,80"), ["row 2", "55 is not a prob", "per cent?"]),
-    "npz": (b"PK\x03\x04\x14\x00", ["this is a zip archive such as npz", "a CSV file is exp"]),
-    "gzip": (gzip.compress(table().encode()), ["this is gzip", "a CSV file is expected"]),
-    "parquet": (b"PAR1\x15\x04", ["this is parquet", "a CSV file is expected"]),
+    "npz": (b"PK\x03\x04\x14\x00", ["this is a zip archive such as npz", "a table is exp"]),
+    "gzip": (gzip.compress(table().encode()), ["this is gzip", "a table is expected"]),
+    "parquet": (b"PAR1\x15\x04", ["this is parquet", "a table is expected"]),
     "empty": ("", ["the file is empty"]),
     "header only": (HEADER + "\n", ["no rows"]),
-    "not text": (b"\x89PNG\r\n\xff\xfe", ["not UTF-8 text (byte 0)", "a CSV file is expected"]),
+    "not text": (b"\x89PNG\r\n\xff\xfe", ["not UTF-8 text (byte 0)", "a table is expected"]),
     "zero byte": (table("0.1,1,\0,0.3"), ["row 2"]),
     "open quote": (table('0.1,1,"0.1,0.3'), ["row"]),
 }
@@ -316,7 +313,7 @@ def test_bad_weights_end_with_one_line_that_names_the_place(
         (["evaluate", "scores.csv", "--bins", "1.5"], "--bins: invalid int value: '1.5'"),
         (["evaluate", "scores.csv", "--json", "no/such/folder/o.json"], "no/such/folder"),
         (["evaluate", "scores.csv", "--colour"], "unrecognized arguments: --colour"),
-        (["evaluate"], "FILE.csv"),
+        (["evaluate"], "required: FILE"),
         (["conjure"], "conjure"),
         ([], "COMMAND"),
         (["run", "missing.md", "out.ipynb"], "missing.md: there is no such notebook"),
@@ -349,7 +346,7 @@ def test_help_names_every_command_and_option() -> None:
         "": ["evaluate", "audit-paper", "marginalise", "run", "--version"],
         "marginalise": ["--preset", "--out", "--data", "--generator", "--predictor", "--do", "--q"],
         "evaluate": [
-            "FILE.csv",
+            "FILE",
             "--q",
             "--threshold",
             "--alphas",
@@ -451,14 +448,32 @@ def test_a_signature_is_a_command(
     assert [part for part in parts if part not in shown] == []
 
 
-def test_the_file_of_a_marginalisation_says_how_it_is_read(
+def test_the_file_of_a_marginalisation_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path, b"\x08\x00\x00\x00\x00\x00\x00\x00{}", "basic.safetensors")
+    rng = torch.Generator().manual_seed(2030)
+    logit, y = torch.randn(30, 4, generator=rng), torch.arange(30) % 2
+    grid = {"age": torch.arange(3.0)}
+    made = {
+        name: Predictions(logit[:, 0] + shift, logit[:, 1:], grid, y=y, patient=list(range(30)))
+        for name, shift in (("plain", 0), ("shifted", 1))
+    }
+    path, out = save_all(made, tmp_path / "both.safetensors"), tmp_path / "out.json"
 
-    assert main(["evaluate", str(path)]) == 2
+    assert main(["evaluate", str(path), "--replicates", "20", "--json", str(out)]) == 0
 
-    assert "cfcore.Predictions.load(path).bootstrap()" in capsys.readouterr().err
+    assert "shifted" in capsys.readouterr().out
+    rows = {(r["label"], r["metric"]): r["estimate"] for r in json.loads(out.read_text())["rows"]}
+    for name, one in made.items():
+        expected = {(name, metric): value for metric, value in one.evaluate().items()}
+        assert {key: rows[key] for key in expected} == pytest.approx(expected)
+    uneven = replace(made["plain"], q=torch.tensor([0.5, 0.3, 0.2]))
+    own = uneven.save(tmp_path / "q.safetensors")
+    assert main(["evaluate", str(own), "--json", str(out)]) == 0
+    assert json.loads(out.read_text()) == pytest.approx(uneven.evaluate())
+    drawn = replace(made["plain"], grid={"age": torch.rand(30, 3, generator=rng)})
+    assert main(["evaluate", str(drawn.save(tmp_path / "draws.safetensors"))]) == 2
+    assert "these are Monte Carlo draws; use cfcore.Predictions.load" in capsys.readouterr().err
 
 
 def test_a_table_may_come_through_a_pipe(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ METRICS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "kendall": lambda d: m.kendall(d["obs"], d["p"][:, 1]),
     "mean_absolute_rank_change": lambda d: m.mean_absolute_rank_change(d["obs"], d["p"][:, 1]),
     "auc": lambda d: m.auc(d["obs"], d["y"]),
+    "average_precision": lambda d: m.average_precision(d["obs"], d["y"]),
     "stratified_auc": lambda d: stratified_auc(d["obs"], d["y"], d["group"], 3),
     "worst_gap": lambda d: worst_gap(stratified_auc(d["obs"], d["y"], d["group"], 3)),
     "observational_mean": lambda d: estimators.observational_mean(d["obs"], d["group"] == 1),

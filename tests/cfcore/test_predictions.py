@@ -174,7 +174,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"grid": {"age": torch.zeros(5)}}, r"grid.age: has shape \(5,\), not \(4,\)"),
         ({"parents": {"age": torch.zeros(5)}}, "parents.age"),
         ({"patient": ["a"]}, "patient: has 1 rows, not 40"),
-        ({"q": torch.ones(4)}, "q: the weights sum to 4"),
+        ({"q": torch.full((4,), 0.3)}, "q: the weights sum to 1.2"),
     ],
 )
 def test_predictions_that_do_not_fit_together_are_refused(changes: dict, message: str) -> None:

@@ -129,11 +129,16 @@ def test_predictors_come_by_name(predictors: object, message: str, data: Dataset
         marginalise(Shaded(), predictors, data, GRID)
 
 
-def test_weights_that_no_metric_would_count_are_refused() -> None:
-    data = Patients(torch.rand(2, 8, 8), {"sex": [0, 1]}, weight=[1, 2])
+def test_weights_of_patients_count_in_the_metrics() -> None:
+    images, labels = torch.rand(3, 1, 8, 8), {"ill": [0, 1, 1]}
+    data = Patients(images, {"sex": [0, 1, 1]}, labels, weight=[2, 1, 0])
+    again = Patients(images[[0, 0, 1]], {"sex": [0, 0, 1]}, {"ill": [0, 0, 1]})
 
-    with pytest.raises(InputError, match=r"data\.weight: metrics would ignore the weights"):
-        run(data, logit)
+    weighted, repeated = run(data, logit), run(again, logit)
+
+    metrics = ["R_IE", "S_var", "ECE_marg", "abs_rank_change"]
+    found = weighted.evaluate(metrics=metrics)
+    assert found == pytest.approx(repeated.evaluate(metrics=metrics))
 
 
 # Effects, devices, interventions

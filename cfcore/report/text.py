@@ -9,7 +9,7 @@ from cfcore.intervals import DAGGER, NOTE
 if TYPE_CHECKING:
     import pandas as pd
 
-_MEANINGS = {
+MEANINGS = {
     "R_orig": "risk on the observed images",
     "R_CM": "risk of the marginalised prediction",
     "R_IE": "risk expected over interventions",
@@ -27,7 +27,12 @@ _MEANINGS = {
     "S_rank": "Spearman's rank correlation, observed to marginalised",
     "tau_b": "Kendall's rank correlation, observed to marginalised",
     "abs_rank_change": "places moved in the ranking",
+    "AUC_orig": "area under the ROC curve, observed",
+    "AUC_marg": "area under the ROC curve, marginalised",
+    "AP_orig": "average precision, observed",
+    "AP_marg": "average precision, marginalised",
 }
+"""What each metric says, in a few words."""
 
 
 def as_text(frame: "pd.DataFrame") -> str:
@@ -42,14 +47,26 @@ def as_text(frame: "pd.DataFrame") -> str:
         >>> print(as_text(pd.DataFrame({"metric": ["R_CVaR_0.10"], "estimate": [0.25]})))
         R_CVaR_0.10         0.2500  risk in the worst 0.10 of interventions
     """
+    parts = [name for name in ("label", "group") if name in frame]
+    if parts:
+        texts = []
+        for key, own in frame.groupby(parts, sort=False):
+            title = ", ".join(map(str, key))
+            if "worst" in own and own.worst.notna().all():
+                title += " between the worst group and the best"
+            texts.append(f"{title}\n{as_text(own.drop(columns=parts))}")
+        return "\n\n".join(texts)
     columns = [name for name in ("metric", "estimate", "low", "high") if name in frame]
     lines, doubtful = [], frame.attrs.get("doubtful", ()) if "low" in frame else ()
-    for name, estimate, *ends in frame[columns].itertuples(index=False):
+    for i, name, estimate, *ends in frame[columns].itertuples():
         tail = f"risk in the worst {name.removeprefix('R_CVaR_')} of interventions"
         value = f"{estimate:.4f}" if estimate == estimate else "undefined"
         mark = DAGGER if name in doubtful else " "
         between = "  [{:.4f}, {:.4f}]".format(*ends) + mark if ends else ""
-        lines.append(f"{name:<16}{value:>10}{between}  {_MEANINGS.get(name, tail)}")
+        words = (
+            f"{frame.worst[i]} - {frame.best[i]}" if "worst" in frame else MEANINGS.get(name, tail)
+        )
+        lines.append(f"{name:<16}{value:>10}{between}  {words}")
     return "\n".join([*lines, NOTE] if doubtful else lines)
 
 
@@ -66,8 +83,12 @@ def as_json(frame: "pd.DataFrame", resampling: Mapping[str, object] | None = Non
         >>> as_json(pd.DataFrame({"metric": ["S_var", "S_rank"], "estimate": [0.25, None]}))
         '{\\n  "S_var": 0.25,\\n  "S_rank": null\\n}\\n'
     """
-    table = frame.set_index("metric").astype(object)
-    table = table.where(table.notna(), None)
+    table = frame.astype(object).where(frame.notna(), None)
+    if {"label", "group"} & set(frame):
+        rows = {"rows": table.to_dict("records")}
+        rows |= {"resampling": dict(resampling)} if resampling else {}
+        return json.dumps(rows, indent=2, allow_nan=False) + "\n"
+    table = table.set_index("metric")
     report = table["estimate"].to_dict()
     if resampling is not None:
         ends = {name: [low, high] for name, low, high in table[["low", "high"]].itertuples()}

@@ -1,0 +1,107 @@
+"""What a plan names, loaded without pickle: predictors as they were trained, and generators."""
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from cfcore.checks import InputError
+from cfcore.cli import imported
+from cfcore.generator import Parents
+from cfcore.graph import CausalGraph
+from cfscm.model import load_model
+from cfscm.networks import load
+
+_Numbers = float | Sequence[float]
+
+
+class Adapted(nn.Module):
+    """A predictor with what a plan says of its input and of its outputs.
+
+    Args:
+        predictor: A module of images, or a function of images and parents.
+        outputs: The numbers of its outputs that are wanted, or how many it has.
+        probabilities: Whether it gives probabilities instead of logits.
+        channels: Its channels, into which a grey image is repeated.
+        size: The side to which images are resized for it.
+        mean, std: What is taken off its input, and by what it is divided, for each channel.
+    """
+
+    def __init__(
+        self,
+        predictor: object,
+        outputs: int | list[int],
+        *,
+        probabilities: bool = False,
+        channels: int | None = None,
+        size: int | None = None,
+        mean: _Numbers = 0.0,
+        std: _Numbers = 1.0,
+    ) -> None:
+        super().__init__()
+        self.predictor, self.outputs, self.probabilities = predictor, outputs, probabilities
+        self.channels, self.size, self.alone = channels, size, isinstance(predictor, nn.Module)
+        self.scale = [torch.tensor(part).view(-1, 1, 1).float() for part in (mean, std)]
+        with suppress(AttributeError, TypeError, ValueError):  # of what has no signature
+            self.alone &= list(inspect.signature(predictor.forward).parameters)[1:2] != ["pa"]
+
+    def forward(self, x: Tensor, pa: Parents) -> Tensor:
+        """The logits of the labels, shape (B, L)."""
+        if self.size and x.shape[2:] != (self.size, self.size):
+            smaller = self.size < min(x.shape[2:])
+            how = {"mode": "area"} if smaller else {"mode": "bilinear", "align_corners": False}
+            x = interpolate(x, size=(self.size, self.size), **how)
+        if self.channels and x.shape[1] == 1:
+            x = x.expand(-1, self.channels, -1, -1)
+        x = (x - self.scale[0].to(x)) / self.scale[1].to(x)
+        out = self.predictor(x) if self.alone else self.predictor(x, pa)
+        if not isinstance(out, Tensor):
+            raise InputError(f"gives a {type(out).__name__}, not a tensor of logits")
+        out, shape = out[:, None] if out.ndim == 1 else out, tuple(out.shape)
+        count = self.outputs if isinstance(self.outputs, int) else max(self.outputs) + 1
+        exact = isinstance(self.outputs, int)
+        if (
+            out.ndim != 2
+            or len(out) != len(x)
+            or out.shape[1] < count
+            or (exact and shape[1:] > (count,))
+        ):
+            wanted = f"{count} outputs" if exact else f"an output number {count - 1}"
+            advice = "say which outputs are which labels, outputs: {label: number}"
+            raise InputError(f"gives {shape} for {len(x)} images, not {wanted}; {advice}")
+        out = (out if exact else out[:, self.outputs]).float()
+        if self.probabilities and not (out.min() >= 0 and out.max() <= 1):
+            raise InputError(f"gives {out.min():.3g} to {out.max():.3g}, not probabilities")
+        return out.clamp(1e-6, 1 - 1e-6).logit() if self.probabilities else out
+
+
+def load_predictor(where: Path | str, graph: CausalGraph) -> object:
+    """A predictor from MODULE:NAME, from our own weights, or from TorchScript.
+
+    A file that holds anything but TorchScript is refused: to unpickle it would run what is in it.
+    """
+    if isinstance(where, str):
+        found = imported(where)
+        if not callable(found):
+            raise InputError(f"{where!r} is a {type(found).__name__}, not a function or a network")
+        return found
+    if where.suffix == ".safetensors":
+        return load(where, graph=graph)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return torch.jit.load(where, map_location="cpu").eval()
+    except (RuntimeError, ValueError) as error:
+        why = f"({str(error).splitlines()[0][:80]})"
+        how = "write it with torch.jit.trace(model, images).save(...); nothing is unpickled here"
+        raise InputError(f"{where} is not TorchScript {why}: {how}") from None
+
+
+def load_generator(where: Path | str, graph: CausalGraph) -> object:
+    """A generator from MODULE:NAME, or from weights that were trained here."""
+    return imported(where) if isinstance(where, str) else load_model(where, graph=graph)

@@ -1,0 +1,173 @@
+"""Findings of an audit as plain values: what was asked, what it rests on, what it was made of."""
+
+import base64
+import hashlib
+import io
+import json
+import math
+import platform
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from cfcore import __version__
+from cfcore.generator import counterfactuals
+from cfcore.patients import Patients
+from cfcore.predictions import Predictions
+from cfscm.auditing.plan import AuditPlan
+
+_SHOWN = 6  # worlds in a picture
+_FEW = 20  # audited rows near a world, below which it is an extrapolation
+
+
+def what_was_asked(plan: AuditPlan, audited: Patients) -> dict[str, Any]:
+    """The question, in the words of the plan."""
+    nuisances, q = {}, plan.get("q")
+    for name, values in plan.nuisances.items():
+        words = [plan.words(name, value) for value in values]
+        nuisances[name] = {"values": values, "words": words, "unit": plan.graph[name].units}
+    split = "; ".join(f"{key}: {value}" for key, value in plan.given["rows"].items())
+    return {
+        "title": plan.get("title") or f"Audit by {plan.place}", "rows": len(audited),
+        "patients": len(set(audited.patient)), "nuisances": nuisances,
+        "q": q if q == "uniform" else plan.grid.q.tolist(),
+        "worlds": torch.stack(list(plan.grid.values.values()), dim=1).double().tolist(),
+        "labels": list(audited.labels), "predictors": list(plan.predictors),
+        "generator": generator_words(plan), "effect": plan.get("effect"),
+        "threshold": plan.get("threshold"), "replicates": plan.get("replicates"),
+        "rows_train": len(plan.train), "rows_audited": len(audited), "split": split,
+    }  # fmt: skip
+
+
+def generator_words(plan: AuditPlan) -> str:
+    """What the generator is."""
+    given = plan.given["generator"]
+    return given if isinstance(given, str) else "DeepSCM, trained for this audit"
+
+
+def groups(plan: AuditPlan, audited: Patients) -> pd.DataFrame:
+    """The columns that subgroups are made by, in words; a continuous one in thirds."""
+    made = {}
+    for name in plan.get("subgroups"):
+        values, variable = audited.columns[name], plan.variables.get(name)
+        if variable is None:
+            made[name] = values.astype(str)
+        elif variable.kind == "continuous":
+            a, b = np.quantile(values, [1 / 3, 2 / 3])
+            bands = [f"up to {a:.4g}", f"{a:.4g} to {b:.4g}", f"above {b:.4g}"]
+            made[name] = np.array(bands)[np.searchsorted([a, b], values)]
+        else:
+            made[name] = [plan.words(name, value) for value in values]
+    return pd.DataFrame(made, index=range(len(audited)))
+
+
+def support(plan: AuditPlan, audited: Patients) -> list[dict[str, Any]]:
+    """How many audited rows are near each world, and how many of them have each label."""
+    inside = np.ones(len(audited), bool)
+    for name, values in plan.nuisances.items():
+        if plan.graph[name].kind != "continuous":
+            inside &= np.isin(audited.parents[name].numpy(), values)
+    near, rows, found = np.full(len(audited), -1), np.flatnonzero(inside), []
+    if len(rows):
+        near[rows] = plan.grid.nearest({n: audited.parents[n][rows] for n in plan.nuisances})
+    for world in range(len(plan.grid)):
+        own, labels = near == world, {}
+        for name, y in audited.labels.items():
+            labels[name] = np.bincount(y.numpy()[own].astype(int), minlength=2).tolist()
+        found.append({"world": world, "rows": int(own.sum()), "rows_by_label": labels})
+    return found
+
+
+def assumptions(
+    plan: AuditPlan, near: list[dict[str, Any]], found: Mapping[str, Predictions]
+) -> Iterator[str]:
+    """What the findings rest on, as far as the plan shows it."""
+    arrows = "; ".join(f"{n} <- {', '.join(c)}" for n, c in plan.graph.edges.items() if c)
+    yield f"The graph is right ({arrows}), and nothing outside it causes two of its variables."
+    rest = "every other parent of the image" if plan.get("effect") == "direct" else "the labels"
+    yield f"Interventions hold {rest}: the findings are about the {plan.get('effect')} effect."
+    for name in plan.data.labels:
+        held = f"The generator holds {name} as the table records it, which may be wrong."
+        free = f"{name} is no parent of the image: the generator may change it with a nuisance."
+        yield held if name in plan.data.parents else free
+    if "patient" not in plan.given:
+        yield "Every row is a patient of its own: the plan names no column of patients."
+    if not plan.budget:
+        yield "No audited patient was among those on whom the generator was trained."
+    yield "No audited patient was among those on whom the predictors were trained."
+    thin, rows = sum(entry["rows"] < _FEW for entry in near), sum(e["rows"] for e in near)
+    if thin:
+        few = f"fewer than {_FEW} audited rows near them: extrapolation"
+        yield f"{thin} of {len(near)} worlds have {few}."
+    if rows < len(plan.audited):
+        yield f"{len(plan.audited) - rows} audited rows have a value that no world sets."
+    for key, own in found.items():
+        threshold = plan.threshold(own.provenance["label"])
+        above = (own.logit_obs.sigmoid() > threshold).unique().tolist()
+        if len(above) == 1:
+            which = "every" if above[0] else "no"
+            yield f"{key}: {which} observed score is above {threshold:g}, so flips say little."
+
+
+def provenance(plan: AuditPlan, minutes: Mapping[str, float]) -> dict[str, Any]:
+    """What the findings were made of, and by what."""
+    text = json.dumps(plan.given, sort_keys=True, default=str)
+    return {
+        "cfcore": __version__, "python": platform.python_version(), "torch": torch.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+        "plan_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "table_sha256": plan.digests["table"],
+        "predictors": {name: plan.digests[f"predictors.{name}"] for name in plan.predictors},
+        "generator": plan.digests.get("generator", "trained for this audit"),
+        "seed": plan.get("seed"), "minutes": dict(minutes),
+    }  # fmt: skip
+
+
+def pictures(
+    plan: AuditPlan, generator: object, audited: Patients, found: Mapping[str, Predictions]
+) -> Iterator[dict[str, str]]:
+    """The patients whose scores move as usual and most: observed, in worlds, and the difference."""
+    moved = torch.stack([own.logit_cf.sigmoid().std(dim=1, correction=0) for own in found.values()])
+    order = moved.mean(dim=0).argsort()
+    worlds = np.unique(np.linspace(0, len(plan.grid) - 1, _SHOWN).astype(int))
+    for kind, row in (("median", order[len(order) // 2].item()), ("worst", order[-1].item())):
+        x, pa = audited[[row]], {n: v[[row]] for n, v in audited.parents.items()}
+        held = {n: pa[n] for n in audited.labels if n in pa and plan.get("effect") == "total"}
+        how, drawn, names = {"effect": plan.get("effect"), "index": audited.index[[row]]}, [], []
+        for world in worlds:
+            do = {n: values[world] for n, values in plan.grid.values.items()}
+            names.append(", ".join(f"{n} {plan.words(n, v.item())}" for n, v in do.items()))
+            with torch.inference_mode():
+                drawn.append(counterfactuals(generator, x, pa, held | do, **how))
+        gaps = [(0.5 + 2 * (image - x)).clamp(0, 1) for image in drawn]
+        rows = [
+            torch.cat(tiles, dim=3) for tiles in ([x, *drawn], [torch.full_like(x, 0.5), *gaps])
+        ]
+        title = f"The {kind} patient: observed; {'; '.join(names)}; below, twice the difference"
+        png = _png(torch.cat(rows, dim=2)[0])
+        around = {"columns": ["observed", *names], "rows": ["image", "twice the difference"]}
+        yield {"title": title, "alt": title, "png": png, "kind": kind} | around
+
+
+def _png(x: Tensor) -> str:
+    """An image, shape (C, H, W), as PNG in base64."""
+    from PIL import Image
+
+    pixels, file = (255 * x.clamp(0, 1)).round().byte().movedim(0, 2).numpy(), io.BytesIO()
+    Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def plain(value: object) -> Any:  # noqa: ANN401
+    """Values that JSON has: what is not a number is null."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

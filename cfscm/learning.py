@@ -1,0 +1,152 @@
+"""A generator for any graph, trained within a budget of minutes, which a kill cannot take away."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cfcore.checks import InputError
+from cfcore.files import write_atomically
+from cfcore.graph import CausalGraph
+from cfcore.patients import Patients
+from cfscm.encoding import widths
+from cfscm.image import ImageConfig, ImageMechanism
+from cfscm.model import DeepSCM, load_model, save_model
+from cfscm.semisupervised import Labelled
+from cfscm.training import FittingConfig, fit
+from cfscm.weights import read_manifest
+
+_MOST = 8_000  # steps, after which little changes
+_LATE = 1.2  # of the budget, after which training stops although steps are left
+_KEPT = 2**30  # bytes of images that are held in memory
+
+
+class Kept:
+    """Images of some rows, read once and held as bytes if they fit; float32 when asked for."""
+
+    def __init__(self, data: Patients) -> None:
+        self.data, self.bytes = data, None
+        if len(data) * data[[0]].numel() <= _KEPT:
+            parts = [(batch.x * 255).round().byte() for batch in data.batches(256)]
+            self.bytes = torch.cat(parts)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """The images of the rows, shape (B, C, H, W)."""
+        return self.data[rows] if self.bytes is None else self.bytes[rows].float() / 255
+
+
+def untrained(
+    graph: CausalGraph, outcome: str, x: Tensor, target: str | None, seed: int
+) -> DeepSCM:
+    """A generator for images like these, shape (1, C, H, W), before its first step.
+
+    Raises:
+        InputError: If there is none for such images or such a graph.
+    """
+    _, channels, height, width = x.shape
+    names = [name for name in graph if name in graph.parents(outcome)]
+    for name in names:
+        if "." in name or hasattr(torch.nn.ModuleDict(), name):
+            raise InputError(f"{name!r} cannot name a variable of a network: rename the column")
+    step = 16 if height >= 64 else 8
+    if channels != 1 or height != width or height % step:
+        shape = f"{height} x {width} pixels in {channels} channel{'s' * (channels > 1)}"
+        how = f"square grey ones, a multiple of {step} pixels a side; say size: 64, or grey: true"
+        raise InputError(f"the images have {shape}; a generator can be trained on {how}")
+    small = {"widths": (32, 48), "latents": (0, 0), "code": 24, "embedding": 32, "patch": 4}
+    large = {"latents": (0, 0, 0), "code": 32, "patch": height // 16}
+    parents = sum(widths(graph, names).values())
+    sizes = {"size": height, "parents": parents, "headroom": 0.03, "prior": "regressed"}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        image = ImageMechanism(ImageConfig(**sizes, **(large if height >= 64 else small)))
+    return DeepSCM(image, graph=graph, target=target, outcome=outcome, seed=seed)
+
+
+def learn(
+    model: DeepSCM,
+    data: Patients,
+    path: Path,
+    *,
+    budget: Mapping[str, float],
+    seed: int,
+    made_of: str,
+    say: Callable[[str], None],
+    progress: bool = False,
+) -> tuple[DeepSCM, dict[str, float]]:
+    """Train a generator, or go on with its training, or find it trained.
+
+    Args:
+        model: The generator before its first step.
+        data: The patients that it learns from.
+        path: The file of the weights, beside which checkpoints are kept.
+        budget: ``minutes``, into which as many steps are put as the first ones say, and which may
+            be exceeded by a fifth; or ``steps``.
+        made_of: The fingerprint of what it learns from; weights of anything else are refused.
+        say: Told what is done.
+
+    Returns:
+        The generator, and its ``minutes``, ``steps`` and ``rows``.
+    """
+    if path.with_suffix(".json").exists():
+        notes = read_manifest(path)["notes"]
+        if notes.get("made_of") != made_of:
+            raise InputError(f"{path}: was trained on other rows, images or graph; remove it")
+        say(f"generator: found trained, {notes['trained']['steps']} steps")
+        return load_model(path, graph=model.graph), notes["trained"]
+    begin = time.monotonic()
+    pa = {name: data.parents[name] for name in model.names}
+    images, c = Kept(data), model.encode(pa)
+    pace = path.with_name("generator.pace.json")
+    if not pace.exists():
+        steps = budget.get("steps", _MOST)
+        if "minutes" in budget:
+            steps = min(steps, _steps_in(model, images, c, 60 * budget["minutes"], seed))
+        write_atomically(pace, json.dumps({"steps": int(steps), "made_of": made_of}).encode())
+    known = json.loads(pace.read_bytes())
+    if known["made_of"] != made_of:
+        raise InputError(f"{pace}: is of other rows, images or graph; remove it")
+    config = _pace(known["steps"])
+    say(f"generator: {config.steps} steps on {len(data)} rows")
+    model.fit_parents(pa, seed=seed)
+    checkpoint = path.with_name(f"{path.stem}.checkpoint.safetensors")
+    how = {"objective": Labelled(start=4.0), "config": config, "seed": seed}
+    how |= {"checkpoint": checkpoint, "progress": progress}
+    done = config.steps
+    with closing(fit(model.image, images, c, **how)) as parts:
+        for part in parts:
+            loss, spent = math.fsum(part.terms.values()), (time.monotonic() - begin) / 60
+            say(f"generator: step {part.step} of {config.steps}, loss {loss:.3f} nats a pixel")
+            if spent > _LATE * budget.get("minutes", math.inf):
+                say(f"generator: stopped after {spent:.1f} minutes; the machine became slower")
+                done = part.step
+                break
+    model.image.centre(images, c)
+    minutes = (time.monotonic() - begin) / 60
+    trained = {"minutes": round(minutes, 2), "steps": done, "rows": len(data)}
+    save_model(model, path, seed=seed, notes={"made_of": made_of, "trained": trained})
+    for file in (checkpoint, pace):
+        file.unlink(missing_ok=True)
+    return load_model(path, graph=model.graph), trained  # as a later call will find it
+
+
+def _pace(steps: int) -> FittingConfig:
+    warmup, report = min(200, steps // 10), max(1, min(500, steps // 10))
+    return FittingConfig(steps, batch=32, warmup=warmup, report=report)
+
+
+def _steps_in(model: DeepSCM, images: Kept, c: Tensor, seconds: float, seed: int) -> int:
+    """How many steps fit into a time, from the time of a few on a copy of the network."""
+    tried, config = deepcopy(model.image), FittingConfig(24, batch=32, report=4)
+    how = {"objective": Labelled(), "config": config, "seed": seed}
+    times = [time.monotonic() for _ in fit(tried, images, c, **how)]
+    return max(20, int(0.9 * seconds / max(1e-4, (times[-1] - times[0]) / 20)))

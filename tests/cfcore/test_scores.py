@@ -1,0 +1,214 @@
+"""Scores alone: frames, groups, weights, several labels, other files."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+import cfcore
+from cfcore.checks import InputError
+from cfcore.cli import main
+from cfcore.predictions import Predictions
+
+COLUMNS = ["p_obs", "p_cf_0", "p_cf_1", "p_cf_2"]
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(2028)
+    made = pd.DataFrame(rng.random((80, 4)), columns=COLUMNS).round(3)
+    made["y"] = rng.integers(2, size=80)
+    made["site"] = np.where(made.p_obs > 0.6, "A", "B")
+    made["patient"] = np.arange(80) // 2
+    made["often"] = rng.integers(1, 4, size=80)
+    return made
+
+
+def arrays(frame: pd.DataFrame) -> tuple:
+    return frame.p_obs, frame[COLUMNS[1:]], frame.y
+
+
+def test_a_frame_is_its_columns(frame: pd.DataFrame) -> None:
+    assert cfcore.evaluate(frame) == cfcore.evaluate(*arrays(frame))
+    drawn = {"replicates": 30, "rank_replicates": 10}
+    expected = cfcore.bootstrap(*arrays(frame), patient=frame.patient, **drawn)
+    pd.testing.assert_frame_equal(cfcore.bootstrap(frame, **drawn), expected)
+
+
+def test_a_weight_is_a_number_of_copies(frame: pd.DataFrame) -> None:
+    copies = frame.loc[frame.index.repeat(frame.often)]
+
+    with pytest.warns(cfcore.UndefinedMetricWarning, match="tau_b knows no weights"):
+        weighted = cfcore.evaluate(frame, weight="often")
+
+    expected = cfcore.evaluate(copies)
+    assert np.isnan(weighted.pop("tau_b"))
+    assert weighted == pytest.approx({name: expected[name] for name in weighted})
+
+
+def test_weights_are_resampled_with_their_rows(frame: pd.DataFrame) -> None:
+    asked = {"metrics": ["R_IE", "ECE_marg", "S_rank", "AUC_orig"], "replicates": 40}
+
+    weighted = cfcore.bootstrap(frame, weight="often", **asked)
+
+    copies = frame.loc[frame.index.repeat(frame.often)]
+    expected = cfcore.bootstrap(copies, **asked)
+    pd.testing.assert_frame_equal(weighted, expected)
+
+
+def test_groups_are_what_they_are_alone_and_the_gap_is_between_two(frame: pd.DataFrame) -> None:
+    found = cfcore.bootstrap(frame, by="site", replicates=40).set_index(["group", "metric"])
+
+    for site, own in frame.groupby("site"):
+        alone = cfcore.evaluate(own)
+        assert found.loc[site].estimate.to_dict() == pytest.approx(alone)
+        assert (found.loc[site].rows == len(own)).all()
+    gaps = found.loc["gap"]
+    assert gaps.loc["R_IE"].worst != gaps.loc["R_IE"].best
+    ends = [found.loc[(gaps.loc["S_rank"][end], "S_rank")].estimate for end in ("worst", "best")]
+    assert gaps.loc["S_rank"].estimate == pytest.approx(ends[0] - ends[1]) and ends[0] <= ends[1]
+    assert (gaps.low <= gaps.high).all()
+
+
+def test_a_group_of_one_patient_has_no_interval(frame: pd.DataFrame) -> None:
+    alone = frame.assign(site=np.where(frame.patient == 0, "A", "B"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = cfcore.bootstrap(alone, by="site", replicates=20).set_index(["group", "metric"])
+
+    assert np.isnan(found.loc[("A", "S_var")].low)
+    assert np.isfinite(found.loc[("B", "S_var")].low)
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        (["a"] * 80, "there are 1 groups: group by something that differs"),
+        (list(range(80)), "there are 80 groups: cut it into bands first"),
+        (["a", "b"], "by: has 2 rows, not 80"),
+        ([None, *["a", "b"] * 39, "a"], r"by\[0\]: the group is missing"),
+        ("ward", "there is no column ward"),
+    ],
+)
+def test_groups_that_are_none_are_refused(frame: pd.DataFrame, by: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        cfcore.bootstrap(frame, by=by, replicates=5)
+
+
+def test_auc_and_average_precision_are_those_of_scikit_learn(frame: pd.DataFrame) -> None:
+    asked = ["AP_orig", "AUC_orig", "AUC_marg", "S_var"]
+
+    found = cfcore.evaluate(frame.assign(p_obs=frame.p_obs.round(1)), metrics=asked)
+
+    marginal = frame[COLUMNS[1:]].mean(axis=1)
+    expected = {
+        "AP_orig": average_precision_score(frame.y, frame.p_obs.round(1)),
+        "AUC_orig": roc_auc_score(frame.y, frame.p_obs.round(1)),
+        "AUC_marg": roc_auc_score(frame.y, marginal.round(12)),
+        "S_var": cfcore.evaluate(frame)["S_var"],
+    }
+    assert list(found) == asked and found == pytest.approx(expected)
+
+
+def test_metrics_that_are_unknown_or_need_labels_are_refused(frame: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match="metrics: 'AUC' is none of R_orig"):
+        cfcore.evaluate(frame, metrics=["AUC"])
+    with pytest.raises(InputError, match="metrics: AUC_orig needs labels"):
+        cfcore.evaluate(frame.drop(columns="y"), metrics=["AUC_orig"])
+
+
+def test_classes_and_labels_are_taken_one_by_one(frame: pd.DataFrame) -> None:
+    p_obs, p_cf, y = (np.asarray(part) for part in arrays(frame))
+    both, worlds = np.stack([1 - p_obs, p_obs], 1), np.stack([1 - p_cf, p_cf], 2)
+    names = np.array(["no", "yes"])[y]
+
+    by_name = cfcore.evaluate(both, worlds, names, labels=["no", "yes"])
+    by_number = cfcore.evaluate(torch.tensor(both), torch.tensor(worlds), torch.tensor(y))
+    columns = cfcore.evaluate(both, worlds, np.stack([1 - y, y], 1))
+
+    assert by_name["yes"] == by_number["1"] == columns["1"] == cfcore.evaluate(p_obs, p_cf, y)
+    assert by_name["no"]["S_var"] == pytest.approx(by_name["yes"]["S_var"])
+    wide = {f"ill:{name}": frame[name] for name in [*COLUMNS, "y"]}
+    wide |= {f"well:{name}": frame[name] for name in COLUMNS}
+    named = cfcore.bootstrap(pd.DataFrame(wide), replicates=10)
+    assert named.groupby("label", sort=False).size().to_dict() == {"ill": 20, "well": 7}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([[0.1, 0.9]], [[[0.1, 0.9]]], ["maybe"]), "y: 'maybe' is none of the classes no, yes"),
+        (([[0.1, 0.9]], [[[0.1]]], [0]), r"p_cf: has shape \(1, 1, 1\)"),
+        (([[0.1, 1.9]], [[[0.1, 0.9]]], [1]), r"yes:p_obs\[0\]: 1.9 is not a probability"),
+    ],
+)
+def test_classes_that_do_not_fit_are_refused(given: tuple, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        cfcore.evaluate(*given, labels=["no", "yes"])
+
+
+def test_two_frames_are_compared_if_they_agree(frame: pd.DataFrame) -> None:
+    other = frame.assign(p_obs=1 - frame.p_obs)
+    asked = {"replicates": 20, "rank_replicates": 5}
+    pair, patient = [arrays(one)[:2] for one in (frame, other)], frame.patient
+    expected = cfcore.compare(*pair, frame.y, patient=patient, **asked)
+    pd.testing.assert_frame_equal(cfcore.compare(frame, other, **asked), expected)
+    with pytest.raises(InputError, match=r"y\[0\]: the two disagree"):
+        cfcore.compare(frame, frame.assign(y=1 - frame.y), **asked)
+
+
+def test_predictions_go_to_a_frame_and_back(frame: pd.DataFrame) -> None:
+    logit = torch.randn(6, 3, generator=torch.Generator().manual_seed(2031))
+    rows = {"y": torch.tensor([0, 1] * 3), "patient": list("aabbcc"), "weight": torch.ones(6)}
+    rows["parents"] = {"sex": torch.tensor([0, 1] * 3)}
+    given = Predictions(logit[:, 0], logit[:, 1:], {"sex": [0, 1]}, **rows)
+
+    again = Predictions.from_frame(given.to_frame(), {"sex": [0, 1]}, parents=["sex"])
+
+    assert given.evaluate(metrics=["R_IE"]) == pytest.approx(again.evaluate(metrics=["R_IE"]))
+    assert again.patient == given.patient
+    by_sex = given.bootstrap(by="sex", metrics=["S_var"], replicates=5)
+    assert list(by_sex.group) == ["0", "1", "gap"]
+    with pytest.raises(InputError, match="has no logit"):
+        Predictions.from_frame(frame.assign(p_obs=1.0), {"sex": [0, 1, 2]})
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "semicolons", "bars", "parquet", "npz", "gz"])
+def test_every_file_gives_the_same_numbers(
+    kind: str, frame: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    separators = {"tsv": "\t", "semicolons": ";", "bars": "|"}
+    path = tmp_path / {"parquet": "s.parquet", "npz": "s.npz", "gz": "s.csv.gz"}.get(kind, "s.csv")
+    if kind == "parquet":
+        frame.to_parquet(path)
+    elif kind == "npz":
+        given = {name: frame[name].to_numpy() for name in ("p_obs", "y", "patient")}
+        np.savez(path, p_cf=frame[COLUMNS[1:]], site=frame.site.to_numpy(str), **given)
+    else:
+        frame.to_csv(path, index=False, sep=separators.get(kind, ","))
+
+    assert main(["evaluate", str(path), "--replicates", "10", "--by", "site"]) == 0
+
+    shown = capsys.readouterr().out
+    assert "10 samples of 40 patients (column patient)" in shown
+    expected = cfcore.evaluate(frame[frame.site == "A"])
+    assert f"R_IE                {expected['R_IE']:.4f}" in shown
+
+
+def test_two_files_are_compared(
+    frame: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "a.csv", tmp_path / "b.csv"
+    frame.to_csv(first, index=False)
+    frame.assign(p_obs=1 - frame.p_obs).to_csv(second, index=False)
+
+    assert main(["compare", str(first), str(second), "--replicates", "10"]) == 0
+    assert "b.csv minus" in capsys.readouterr().out
+    frame.assign(patient=7).to_csv(second, index=False)
+    assert main(["compare", str(first), str(second)]) == 2
+    assert "not about the same patients" in capsys.readouterr().err

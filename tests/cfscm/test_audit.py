@@ -1,0 +1,384 @@
+"""Audits by a plan, whole and small: findings, resuming, and what is refused on the way."""
+
+import base64
+import io
+import json
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import small_audit
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from cfcore.checks import InputError
+from cfcore.cli import main
+from cfcore.graph import Variable
+from cfcore.patients import Patients
+from cfcore.predictions import Predictions
+from cfscm.auditing import audit, readers, run, train_generator
+from cfscm.auditing.readers import Resampled
+from cfscm.cli import main as cfscm_main
+from cfscm.soundness.distances import agreement
+from cfscm.training import Loop
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """Readers that learn for a moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "_STEPS", 1)
+        yield
+
+
+def silent(line: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audit") / "work"
+    small_audit.make(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def truth(work: Path) -> dict:
+    """The findings with the true generator, by readers that learn for a second."""
+    plan = small_audit.write(work, lambda plan: plan.update(subgroups=["view", "age"]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "_STEPS", 100)
+        return audit(plan, work / "truth", say=silent)
+
+
+def test_the_findings_have_the_parts_that_a_report_shows(work: Path, truth: dict) -> None:
+    assert json.loads(json.dumps(truth, allow_nan=False)) == truth
+    assert list(truth)[:3] == ["schema", "asked", "generator"]
+    asked = truth["asked"]
+    assert asked["nuisances"]["view"] == {"values": [0, 1], "words": ["AP", "PA"], "unit": ""}
+    assert (asked["rows_train"], asked["rows_audited"], asked["patients"]) == (120, 120, 60)
+    assert asked["worlds"] == [[0], [1]]
+    assert {"table_sha256", "plan_sha256", "minutes"} <= truth["provenance"].keys()
+    assert any("ill as the table records it" in text for text in truth["assumptions"])
+    support = truth["generator"]["support"]
+    assert sum(world["rows"] for world in support) == 120
+    for world in support:
+        assert sum(world["rows_by_label"]["ill"]) == world["rows"]
+    assert truth["generator"]["pictures"] == []
+    assert len(Predictions.load(work / "truth/predictions-0.safetensors")) == 120
+    assert (work / "truth/report.json").is_file()
+
+
+def test_readers_see_what_the_true_generator_changes_and_nothing_else(truth: dict) -> None:
+    found = truth["generator"]
+
+    assert {one["variable"] for one in found["readers"]} == {"view", "age", "ill"}
+    for one in found["readers"]:
+        assert one["skill"]["estimate"] > 0.9
+        assert one["skill"]["low"] <= one["skill"]["estimate"] <= one["skill"]["high"]
+    for one in found["effectiveness"]:
+        assert one["before"] < 0.1 < 0.9 < one["after"]
+        assert one["low"] <= one["after"] <= one["high"]
+        assert one["real"] > 0.9
+    shifts = {one["reader"]: one["shift"] for one in found["amplification"]}
+    assert shifts["view"] == pytest.approx(1, abs=0.15)
+    assert max(shifts["age"], shifts["ill"]) < 0.3
+    assert found["composition"]["by_construction"]
+    assert found["composition"]["mae_decoded"] > 0.1 > found["composition"]["mae_null"]
+
+
+def test_a_generator_that_changes_nothing_is_found_out(work: Path) -> None:
+    small_audit.write(work, lambda plan: plan.update(generator="small_audit:Same", title="None"))
+
+    found = audit(work / "plan.yml", work / "same", say=silent)
+
+    assert found["asked"]["title"] == "None"
+    for one in found["generator"]["effectiveness"]:
+        assert one["after"] == one["before"] < 0.1
+    assert {one["shift"] for one in found["generator"]["amplification"]} == {0}
+    assert found["generator"]["composition"]["psnr_decoded"] is None
+
+
+@pytest.fixture(scope="module")
+def trained(work: Path) -> tuple[dict, Path]:
+    """The findings with a generator that is trained for a moment, and pictures."""
+
+    def change(plan: dict) -> None:
+        plan |= {"generator": {"train": {"steps": 20}}, "pictures": "local"}
+        plan["nuisances"] = {"view": "all", "age": 2}
+
+    plan = shutil.copy(small_audit.write(work, change), work / "trained.yml")
+    return audit(plan, work / "trained", say=silent), Path(plan)
+
+
+def test_a_generator_is_trained_and_its_images_shown(trained: tuple[dict, Path]) -> None:
+    found = trained[0]["generator"]
+
+    assert found["trained"]["steps"] == 20
+    assert found["trained"]["rows"] == 120
+    assert any("same patients" in text for text in trained[0]["assumptions"])
+    assert [one["kind"] for one in found["pictures"]] == ["median", "worst"]
+    with Image.open(io.BytesIO(base64.b64decode(found["pictures"][0]["png"]))) as image:
+        assert image.size == (5 * 32, 2 * 32)  # the observed one and four worlds
+    ages = [one for one in found["effectiveness"] if one["variable"] == "age"]
+    assert [one["wanted"] for one in ages] == [None, None]
+    assert all(one["rows"] == 120 and one["after"] > 0 for one in ages)
+
+
+def test_a_finished_audit_is_not_done_again(
+    trained: tuple[dict, Path], work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(*_: object, **__: object) -> None:
+        raise AssertionError("it is trained already")
+
+    monkeypatch.setattr("cfscm.learning.fit", again)
+    monkeypatch.setattr(readers, "train", again)
+    monkeypatch.setattr(sys.modules["cfcore.marginalise"], "_new_shard", again)
+
+    found = audit(trained[1], work / "trained", say=silent)
+
+    same = {name for name in found if found[name] == trained[0][name]}
+    assert same == set(found) - {"provenance"}
+
+
+def test_a_killed_audit_goes_on_after_its_last_stage(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, truth: dict
+) -> None:
+    small_audit.write(work, lambda plan: plan.update(subgroups=["view", "age"]))
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "marginalise", killed)
+        with pytest.raises(KeyboardInterrupt):
+            audit(work / "plan.yml", tmp_path / "out", say=silent)
+    assert not (tmp_path / "out/report.json").exists()
+    lines: list[str] = []
+    found = audit(work / "plan.yml", tmp_path / "out", say=lines.append)
+
+    assert "readers: found trained" in lines
+    assert found["asked"] == truth["asked"]
+
+
+def test_a_killed_training_goes_on_to_the_weights_that_it_would_have_had(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_audit.write(work, lambda plan: plan.update(generator={"train": {"steps": 8}}))
+    train_generator(work / "plan.yml", tmp_path / "whole")
+    keep = Loop.keep
+
+    def killed(loop: Loop, *words: object) -> None:
+        keep(loop, *words)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "keep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_generator(work / "plan.yml", tmp_path / "twice")
+    assert (tmp_path / "twice/generator.checkpoint.safetensors").is_file()
+    train_generator(work / "plan.yml", tmp_path / "twice")
+
+    one, other = (tmp_path / name / "generator.safetensors" for name in ("whole", "twice"))
+    assert one.read_bytes() == other.read_bytes()
+    names = sorted(path.name for path in (tmp_path / "twice").iterdir())
+    assert names == ["audit.json", "generator.json", "generator.safetensors"]
+
+
+def test_a_training_that_takes_too_long_is_stopped(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = {"steps": 40, "minutes": 10}
+    small_audit.write(work, lambda plan: plan.update(generator={"train": train}))
+    monkeypatch.setattr("cfscm.learning._LATE", 0)
+
+    trained = train_generator(work / "plan.yml", tmp_path / "out")
+
+    assert trained["steps"] == 4  # a tenth, when it is first looked at
+
+
+def test_a_folder_of_something_else_is_refused(work: Path, tmp_path: Path, truth: dict) -> None:
+    (tmp_path / "notes.txt").touch()
+    plan = small_audit.write(work, lambda plan: plan.update(seed=1))
+
+    with pytest.raises(InputError, match="is not empty and not of an audit"):
+        audit(plan, tmp_path, say=silent)
+    with pytest.raises(InputError, match=r"of another plan \(seed differs\)"):
+        audit(plan, work / "truth", say=silent)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_images_that_changed_are_noticed(work: Path, tmp_path: Path, truth: dict) -> None:
+    small_audit.write(work)
+    name = small_audit.table().query("split == 'train'").file.iloc[0]
+    shutil.copy2(work / "png" / name, tmp_path)
+    Image.new("L", (32, 32)).save(work / "png" / name)
+
+    with pytest.raises(InputError, match=r"reader-0.safetensors: was trained on other rows, image"):
+        audit(work / "plan.yml", work / "truth", say=silent)
+
+    shutil.copy2(tmp_path / name, work / "png")
+    audit(work / "plan.yml", work / "truth", say=silent)  # subgroups may change
+
+
+def test_names_of_columns_stay_what_they_are_in_the_findings(work: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(work, tmp_path / "own", ignore=shutil.ignore_patterns("truth")))
+    hostile = {"view": "<script>alert(1)</script>", "ill": "../../ill: 'x'"}
+    table = pd.read_csv(own / "table.csv").rename(columns=hostile)
+    table.to_csv(own / "table.csv", index=False)
+
+    def rename(plan: dict) -> None:
+        plan["graph"] = {hostile.get(name, name): value for name, value in plan["graph"].items()}
+        plan |= {"labels": [hostile["ill"]], "nuisances": {hostile["view"]: "all"}}
+        plan |= {"generator": {"train": {"steps": 8}}, "subgroups": [hostile["view"]]}
+
+    with pytest.raises(InputError, match="cannot name a variable of a network"):
+        audit(small_audit.write(own, rename), own / "out", say=silent)
+    plan = small_audit.write(own, lambda p: rename(p) or p.update(generator="small_audit:Same"))
+    found = audit(plan, own / "out", say=silent)
+
+    assert list(found["asked"]["nuisances"]) == [hostile["view"]]
+    assert list(found["generator"]["composition"]["D_abs_null"]) == [f"mine:{hostile['ill']}"]
+    names = {path.name for path in (own / "out").rglob("*")}
+    assert not any("script" in name or "ill" in name for name in names)
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    known = project["entry-points"]["cfcore.commands"]
+    names = ("plan", "audit", "train-generator")
+    made = [EntryPoint(name, known[name], "cfcore.commands") for name in names]
+    monkeypatch.setattr("cfcore.cli.entry_points", lambda group: made)
+
+
+@pytest.mark.usefixtures("commands")
+def test_the_commands_say_what_they_do(
+    work: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small_audit.write(work, lambda plan: plan.update(generator={"train": {"steps": 8}}))
+    plan, out = str(work / "plan.yml"), tmp_path / "generator"
+
+    assert main(["plan", str(work / "table.csv")]) == 0
+    assert "image: file" in capsys.readouterr().out
+    assert main(["plan", str(work / "table.csv"), "--out", plan]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["audit", plan, "--check"]) == 0
+    assert "will train a generator: at most 8 steps" in capsys.readouterr().out
+    assert main(["audit", plan]) == 2
+    assert main(["train-generator", plan, "--out", str(out)]) == 0
+    assert "steps 8" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["cfscm", "train", plan, "--out", str(out)])
+    assert cfscm_main() == 0
+    assert "generator: found trained, 8 steps" in capsys.readouterr().err
+    shutil.copy(out / "generator.safetensors", work / "g.safetensors")
+    shutil.copy(out / "generator.json", work / "g.json")
+    small_audit.write(work, lambda plan: plan.update(generator="g.safetensors"))
+    assert main(["audit", plan, "--check"]) == 0
+    assert main(["train-generator", plan, "--out", str(out)]) == 2
+
+
+def test_the_areas_of_samples_are_those_of_the_samples() -> None:
+    rng = np.random.default_rng(0)
+    score, y = rng.integers(0, 6, 80).astype(float), rng.integers(0, 2, 80).astype(bool)
+    sampling = Resampled([f"p{i // 2}" for i in range(80)], 20, seed=0)
+    binary = Variable("y", "binary")
+
+    found = sampling.auc(score, y)
+
+    for area, times in zip(found, sampling.times.astype(int), strict=True):
+        rows = np.repeat(np.arange(80), times)
+        sample = torch.from_numpy(score[rows]), torch.from_numpy(y[rows])
+        assert area == pytest.approx(agreement(binary, *sample)["AUC"], abs=1e-6)
+    assert (sampling.times[:, ::2] == sampling.times[:, 1::2]).all()
+
+
+def test_the_interval_of_a_mean_shrinks_with_its_rows() -> None:
+    values, sampling = np.arange(400) % 2.0, Resampled(list(map(str, range(400))), 500, seed=0)
+
+    mean, low, high = sampling.mean(values)
+    few = sampling.mean(values, np.arange(400) < 100)
+
+    assert (mean, few[0]) == (0.5, 0.5)
+    assert high - low == pytest.approx(2 * 1.96 * 0.5 / 20, rel=0.2)
+    assert few[2] - few[1] == pytest.approx(2 * (high - low), rel=0.2)
+    assert np.isnan(sampling.mean(values, np.zeros(400, bool))).all()
+
+
+class Site:
+    """Red shows one of three sites, green an age."""
+
+    def abduct(self, x: Tensor, pa: dict, *, index: object = None, rng: object = None) -> Tensor:
+        return x[:, 2:]
+
+    def predict(self, noise: Tensor, pa: dict) -> Tensor:
+        parts = (pa["site"] / 2, pa["age"] / 100)
+        return torch.cat([*(p[:, None, None, None].expand_as(noise) for p in parts), noise], dim=1)
+
+
+class Perfect(nn.Module):
+    """Reads a variable off its colour without an error."""
+
+    def __init__(self, variable: Variable, channel: int) -> None:
+        super().__init__()
+        self.variable, self.channel = variable, channel
+
+    def forward(self, x: Tensor, pa: object = None) -> Tensor:
+        shade = x[:, self.channel].mean(dim=(1, 2))
+        if self.variable.kind == "continuous":
+            return 100 * shade
+        return -((2 * shade[:, None] - torch.arange(3)) ** 2)
+
+
+def test_sites_and_ages_in_colour_are_judged_alike() -> None:
+    rng = torch.Generator().manual_seed(0)
+    site = torch.randint(3, (60,), generator=rng).float()
+    age = torch.randint(20, 90, (60,), generator=rng).float()
+    noise = torch.rand(60, 1, 16, 16, generator=rng)
+    pa = {"site": site, "age": age}
+    data = Patients(Site().predict(noise, pa), pa, patient=[i // 2 for i in range(60)])
+    place = Variable("site", "categorical", categories=("a", "b", "c"))
+    variables = {"site": place, "age": Variable("age", "continuous", range=(0.0, 100.0))}
+    perfect = {name: Perfect(v, i) for i, (name, v) in enumerate(variables.items())}
+    nuisances = {"site": [0.0, 1.0, 2.0], "age": [30.0, 80.0]}
+    sampling = Resampled(data.patient, 100, seed=0)
+
+    judged = readers.judge_images(Site(), data, nuisances, perfect, "direct")
+    found = readers.effectiveness(judged, data, variables, sampling)
+    moved = readers.amplification(judged, data, variables, sampling)
+    skills = readers.skills(perfect, data, 100, 0)
+
+    assert [one["after"] for one in found] == pytest.approx([1, 1, 1, 0, 0], abs=1e-4)
+    assert [one["before"] for one in found[:3]] == [0, 0, 0]
+    assert [one["real"] for one in found] == pytest.approx([1, 1, 1, 0, 0], abs=1e-4)
+    shifts = {(one["do"], one["reader"]): one["shift"] for one in moved}
+    assert shifts["site", "site"] == pytest.approx(1, abs=0.1)
+    assert shifts["age", "age"] > 0.5
+    assert max(shifts["site", "age"], shifts["age", "site"]) == pytest.approx(0, abs=1e-5)
+    assert [one["skill"]["estimate"] for one in skills] == pytest.approx([1, 1], abs=1e-4)
+    assert readers.composition(judged)["mae_null"] == pytest.approx(0, abs=1e-6)
+
+
+def test_readers_of_colour_are_trained(tmp_path: Path) -> None:
+    site = torch.arange(72) % 3
+    x = 0.1 * torch.rand(72, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    x[torch.arange(72), site] += 0.5
+    data = Patients(x, {"site": site})
+    place = {"site": Variable("site", "categorical", categories=("a", "b", "c"))}
+    how = {"seed": 0, "made_of": "colour", "say": silent}
+
+    made = readers.train_readers(place, data, tmp_path, **how)
+    again = readers.train_readers(place, data, tmp_path, **how)
+
+    assert torch.equal(made["site"](x), again["site"](x))
+    assert readers.skills(made, data, 20, 0)[0]["skill"]["estimate"] > 0.8

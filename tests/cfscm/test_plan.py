@@ -1,0 +1,328 @@
+"""Plans: what is wrong is said by its key or its cell, before anything is computed."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import small_audit
+import torch
+import yaml
+from PIL import Image
+
+from cfcore.checks import InputError
+from cfcore.interventions import Grid
+from cfscm.auditing import audit, describe, read_plan
+from cfscm.auditing.draft import draft_plan
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original") / "work"
+    small_audit.make(folder)
+    return folder
+
+
+@pytest.fixture
+def work(original: Path, tmp_path: Path) -> Path:
+    """A folder with a table, images, a classifier and a plan, to be spoilt."""
+    folder = Path(shutil.copytree(original, tmp_path / "work"))
+    small_audit.write(folder)
+    return folder
+
+
+def put(*keys: str, value: object) -> Callable[[dict], None]:
+    """A change of a plan: a value under nested keys."""
+
+    def change(plan: dict) -> None:
+        for key in keys[:-1]:
+            plan = plan[key]
+        plan[keys[-1]] = value
+
+    return change
+
+
+def drop(key: str) -> Callable[[dict], None]:
+    return lambda plan: plan.pop(key)
+
+
+SEX = {"kind": "binary"}
+TRAIN = {"train": {"minutes": 1}}
+BAD_PLANS = {
+    "a misspelt key": (put("lables", value="ill"), "plan.yml, lables: .*did you mean 'labels'"),
+    "a missing key": (drop("generator"), "plan.yml, generator: is missing; `cfcore plan TABLE`"),
+    "a number for text": (put("image", value=3), "plan.yml, image: is text, not 3"),
+    "a missing table": (put("table", value="no.csv"), "plan.yml, table: there is no .*no.csv"),
+    "a missing folder": (put("images", value="jpg"), "plan.yml, images: there is no .*jpg"),
+    "a column": (put("patient", value="patent"), "plan.yml, patient: table.csv .*mean 'patient'"),
+    "a parent": (put("graph", "sex", value=SEX), "plan.yml, graph.sex: table.csv has no column"),
+    "a kind": (put("graph", "age", "kind", value="real"), "plan.yml, graph: .*age: kind must"),
+    "a cycle": (put("graph", "age", "parents", value=["ill"]), "plan.yml, graph: .*cycle"),
+    "a range": (put("graph", "age", "range", value=[20, 60]), r"table.csv, row \d+, column age: "),
+    "categories": (
+        put("graph", "view", "categories", value=["AP", "LL"]),
+        r"table.csv, row \d+, column view: 'PA' is not one of AP, LL",
+    ),
+    "no labels": (put("labels", value=[]), "plan.yml, labels: is a column or a list"),
+    "a label": (put("labels", value=["age"]), "plan.yml, labels: 'age' is not binary"),
+    "a label of text": (
+        put("labels", value=["split"]),
+        "table.csv, row 2, column split: 'test' is not one of 0, 1",
+    ),
+    "its own nuisance": (put("nuisances", "ill", value="all"), "nuisances.ill: is a label too"),
+    "a nuisance": (put("nuisances", "veiw", value="all"), "nuisances.veiw: .*mean 'view'"),
+    "a level": (put("nuisances", "view", value=["AP", "LL"]), "nuisances.view: view takes one of"),
+    "a value": (put("nuisances", "age", value=[30, 99]), "nuisances.age: age lies in"),
+    "one world": (put("nuisances", "view", value=["AP"]), "nuisances.view: needs two values"),
+    "a count": (put("nuisances", "view", value=3), "nuisances.view: is a list of values, or all"),
+    "many worlds": (
+        put("nuisances", "age", value=[20 + i / 10 for i in range(600)]),
+        "plan.yml, nuisances: make 1200 worlds, more than 1000",
+    ),
+    "q": (put("q", value=[1, 1, 1]), "plan.yml, q: .*3 weights, but there are 2"),
+    "a word for q": (put("q", value="even"), "plan.yml, q: is uniform, empirical or 2 numbers"),
+    "an effect": (put("effect", value="indirect"), "plan.yml, effect: is direct or total"),
+    "total without act": (put("effect", value="total"), "plan.yml, generator: has no method act"),
+    "a threshold": (put("threshold", value=1.5), "plan.yml, threshold: 1.5 is outside"),
+    "thresholds": (put("threshold", value={"sick": 0.5}), "plan.yml, threshold: is for .'sick'."),
+    "a subgroup": (put("subgroups", value=["file"]), "plan.yml, subgroups: 'file' has 240 values"),
+    "pictures": (put("pictures", value="all"), "plan.yml, pictures: is none or local"),
+    "replicates": (put("replicates", value=1), "plan.yml, replicates: 1 is less than 2"),
+    "a size": (put("size", value=True), "plan.yml, size: is a whole number, not True"),
+    "both splits": (put("rows", "share", value=0.5), "plan.yml, rows: needs train: COLUMN"),
+    "a column of rows": (put("rows", "train", value="slit == a"), "rows.train: .*mean 'split'"),
+    "a value of rows": (put("rows", "train", value="split == a"), "rows.train: no 'split' is 'a'"),
+    "shared patients": (
+        put("rows", "train", value="view == AP"),
+        r"plan.yml, rows: \d+ patients are in training and in audited rows, such as 'p\d+' \(rows",
+    ),
+    "few rows": (put("rows", value={"share": 0.1}), "plan.yml, rows: 24 rows to train, and 60"),
+    "no predictor": (put("predictors", value={}), "plan.yml, predictors: name one"),
+    "a file": (put("predictors", "mine", value="my.pt"), "predictors.mine: there is no file"),
+    "a module": (put("predictors", "mine", value="nowhere:net"), "mine: 'nowhere:net' cannot be"),
+    "neither": (put("predictors", "mine", value="net"), "predictors.mine: 'net' is neither"),
+    "not callable": (put("predictors", "mine", value="math:pi"), "mine: 'math:pi' is a float"),
+    "its key": (put("predictors", "mine", value={"lode": "mine.pt"}), "mine.lode: .*mean 'load'"),
+    "an output": (
+        put("predictors", "mine", value={"load": "mine.pt", "outputs": {"ill": 3}}),
+        r"predictors.mine: gives \(2, 1\) for 2 images, not an output number 3",
+    ),
+    "another label": (
+        put("predictors", "mine", value={"load": "mine.pt", "outputs": ["fever"]}),
+        "predictors.mine.outputs: 'fever' is none of",
+    ),
+    "an input": (
+        put("predictors", "mine", value={"load": "mine.pt", "input": {"mean": [1, 2, 3]}}),
+        "predictors.mine.input: mean has 3 numbers for 1 channels",
+    ),
+    "scores": (
+        put("predictors", "mine", value={"load": "mine.pt", "scores": "probabilities"}),
+        "predictors.mine: gives .* not probabilities",
+    ),
+    "no generator": (put("generator", value="math:pi"), "plan.yml, generator: float has no method"),
+    "a budget": (put("generator", value={"train": {}}), "generator.train: needs minutes"),
+    "a time": (put("generator", value={"train": {"minute": 1}}), "train.minute: .*'minutes'"),
+    "no time": (
+        put("generator", value={"train": {"minutes": 0}}),
+        "generator.train: needs minutes",
+    ),
+    "weights": (put("generator", value="mine.safetensors"), "generator: there is no file"),
+    "a side": (
+        lambda plan: plan.update(size=30, generator=TRAIN),
+        "generator.train: the images have 30 x 30 pixels",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PLANS)
+def test_a_bad_plan_is_refused_by_its_key_and_nothing_is_written(name: str, original: Path) -> None:
+    change, message = BAD_PLANS[name]
+    small_audit.write(original, change)
+    before = sorted(original.rglob("*"))
+
+    with pytest.raises(InputError, match=message):
+        audit(original / "plan.yml", original / "out")
+
+    assert sorted(original.rglob("*")) == before
+
+
+def cell(row: int, column: str, value: object) -> Callable[[Path], None]:
+    def spoil(work: Path) -> None:
+        table = pd.read_csv(work / "table.csv", dtype=str)
+        table.loc[row, column] = value
+        table.to_csv(work / "table.csv", index=False)
+
+    return spoil
+
+
+def file(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda work: (work / name).write_bytes(content)
+
+
+def resize(work: Path) -> None:
+    Image.new("L", (16, 16)).save(work / "png/004.png")
+
+
+def pickled(work: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), work / "mine.pt")
+
+
+def bounded(work: Path) -> None:
+    script = torch.nn.Sequential(small_audit.Corner(), torch.nn.Sigmoid())
+    script.channels = 1
+    small_audit.script(script, work / "mine.pt")
+
+
+def twice(work: Path) -> None:
+    table = pd.read_csv(work / "table.csv")
+    rows = [table.index[table.split == name][0] for name in ("train", "test")]
+    table.loc[rows[1], "file"] = table.file[rows[0]]
+    table.to_csv(work / "table.csv", index=False)
+
+
+def one_patient(work: Path) -> None:
+    table = pd.read_csv(work / "table.csv")
+    table.loc[table.split == "train", "patient"] = "everybody"
+    table.to_csv(work / "table.csv", index=False)
+
+
+def archived(work: Path) -> None:
+    names = [f"{i:03}.png" for i in range(200)]
+    np.savez(work / "png.npz", images=np.zeros((200, 32, 32), np.uint8), image=names)
+    small_audit.write(work, put("images", value="png.npz"))
+
+
+def reserved(work: Path) -> None:
+    table = pd.read_csv(work / "table.csv").rename(columns={"view": "items"})
+    table.to_csv(work / "table.csv", index=False)
+
+    def change(plan: dict) -> None:
+        plan["graph"]["items"] = plan["graph"].pop("view")
+        plan |= {"nuisances": {"items": "all"}, "generator": TRAIN}
+
+    small_audit.write(work, change)
+
+
+BAD_FILES = {
+    "a word of torch": (reserved, "generator.train: 'items' cannot name a variable of a network"),
+    "an empty cell": (cell(7, "view", ""), "table.csv, row 9, column view: the cell is empty"),
+    "a label": (cell(7, "ill", "2"), "table.csv, row 9, column ill: '2' is not one of 0, 1"),
+    "a number": (cell(7, "age", "old"), "table.csv, row 9, column age: 'old' is not a finite"),
+    "a patient": (cell(7, "patient", ""), "table.csv, row 9, column patient: the cell is empty"),
+    "no file": (cell(7, "file", "x.png"), "row 9, column file: .*x.png: there is no such file"),
+    "no image": (file("png/004.png", b"GIF"), "row 6, column file: .*no image that can be read"),
+    "a size": (resize, r"row 6, column file: .*004.png: \(16, 16\) pixels, others \(32, 32\)"),
+    "a pickle": (pickled, "predictors.mine: .*mine.pt is not TorchScript .*nothing is unpickled"),
+    "probabilities": (bounded, "predictors.mine: gives 0.* to 0.* say scores: probabilities"),
+    "an image twice": (twice, "row 2, column file: the image is in a training row too"),
+    "one patient": (one_patient, "plan.yml, rows: 120 rows to train, and 60 of 12 patients are"),
+    "no script": (file("mine.pt", b"PK"), "predictors.mine: .*mine.pt is not TorchScript"),
+    "no name": (archived, "row 202, column file: .*png.npz has no image '200.png'"),
+    "no YAML": (file("plan.yml", b"table: ["), "plan.yml: cannot be read as YAML"),
+    "a list": (file("plan.yml", b"- table"), "plan.yml: needs keys and values"),
+    "a key twice": (file("plan.yml", b"seed: 1\nseed: 2\n"), "line 2: the key 'seed' is there twi"),
+    "no table": (file("table.csv", b""), "table.csv: the file is empty"),
+    "ragged": (file("table.csv", b"a,b\n1\n"), "table.csv, row 2: 1 cells"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_refused_by_its_place(name: str, work: Path) -> None:
+    spoil, message = BAD_FILES[name]
+    spoil(work)
+
+    with pytest.raises(InputError, match=message):
+        audit(work / "plan.yml", work / "out")
+
+    assert not (work / "out").exists()
+
+
+def test_a_plan_is_read_and_described(work: Path) -> None:
+    plan = read_plan(small_audit.write(work, put("nuisances", "age", value={"quantiles": 3})))
+
+    assert len(plan.train) == len(plan.audited) == 120
+    assert list(plan.nuisances) == ["view", "age"]
+    assert isinstance(plan.grid, Grid)
+    assert len(plan.grid) == 6
+    ages = plan.data.parents["age"][plan.audited].double().numpy()
+    assert plan.nuisances["age"] == np.quantile(ages, [1 / 6, 1 / 2, 5 / 6]).tolist()
+    text = "\n".join(describe(plan))
+    assert "audits 120 rows of 60 patients; 120 rows of 60 others train" in text
+    assert "view to AP, PA; age to" in text
+    assert "minutes" in text
+
+
+def test_q_may_be_that_of_the_audited_rows(work: Path) -> None:
+    plan = read_plan(small_audit.write(work, put("q", value="empirical")))
+
+    share = (plan.data.parents["view"][plan.audited] == 1).double().mean().item()
+    assert plan.grid.q.tolist() == pytest.approx([1 - share, share])
+
+
+def test_a_share_of_the_patients_leaves_no_patient_on_both_sides(work: Path) -> None:
+    plan = read_plan(small_audit.write(work, put("rows", value={"share": 0.6})))
+
+    train, audited = ({plan.data.patient[i] for i in r} for r in (plan.train, plan.audited))
+    assert (len(train), len(audited), train & audited) == (72, 48, set())
+
+
+def test_a_classifier_gets_the_input_and_gives_the_outputs_that_the_plan_says(work: Path) -> None:
+    net = small_audit.Corner(outputs=14, channels=3)
+    small_audit.script(net, work / "wide.pt")
+    wide = {"load": "wide.pt", "outputs": {"ill": 5}, "input": {"channels": 3, "size": 64}}
+    wide["input"] |= {"mean": 0.5, "std": [0.25, 0.25, 0.25]}
+    plan = read_plan(small_audit.write(work, put("predictors", "wide", value=wide)))
+    x = plan.data[[0, 1]]
+
+    found = plan.predictors["wide"](x, {})
+
+    # The script was traced for 32 pixels, where its corners are.
+    large = torch.nn.functional.interpolate(x, size=(64, 64), mode="bilinear").expand(-1, 3, -1, -1)
+    assert torch.allclose(found, net((large - 0.5) / 0.25)[:, :1], atol=1e-5)
+
+
+def test_names_of_columns_may_be_anything(work: Path) -> None:
+    hostile = {"view": "<b>v</b>: 'x'", "ill": 'a"; DROP\nTABLE', "split": "a == b"}
+    table = pd.read_csv(work / "table.csv").rename(columns=hostile)
+    table.to_csv(work / "table.csv", index=False)
+
+    def rename(plan: dict) -> None:
+        plan["graph"] = {hostile.get(name, name): value for name, value in plan["graph"].items()}
+        plan |= {"labels": [hostile["ill"]], "nuisances": {hostile["view"]: "all"}}
+        plan["rows"] = {"train": "a == b == train"}
+        plan["subgroups"] = [hostile["view"]]
+        plan["generator"] = "small_audit:Same"
+
+    plan = read_plan(small_audit.write(work, rename))
+
+    assert list(plan.nuisances) == [hostile["view"]]
+    assert list(plan.data.labels) == [hostile["ill"]]
+    assert len(plan.train) == 120
+
+
+def test_a_plan_is_drafted_from_a_table_and_needs_few_changes(work: Path) -> None:
+    (work / "plan.yml").write_text(draft_plan(work / "table.csv"))
+    drafted = yaml.safe_load((work / "plan.yml").read_text())
+    assert (drafted["image"], drafted["patient"], drafted["labels"]) == ("file", "patient", ["ill"])
+    assert drafted["graph"]["view"] == {"kind": "binary", "categories": ["AP", "PA"]}
+    assert drafted["rows"] == {"train": "split == test"}
+
+    text = (work / "plan.yml").read_text().replace("# images: .", "images: png")
+    (work / "plan.yml").write_text(text.replace("classifier.pt", "mine.pt"))
+
+    assert len(read_plan(work / "plan.yml").grid) == 2
+
+
+def test_a_draft_quotes_whatever_a_table_holds(tmp_path: Path) -> None:
+    odd = {"a: [b": ["no", "yes"], "#x\ny": ["0", "1"], "f": ["a b.png", "c.png"], "null": "1.5 2"}
+    odd["null"] = ["-", "~"]
+    pd.DataFrame(odd).to_csv(tmp_path / "t.csv", index=False)
+
+    drafted = yaml.safe_load(draft_plan(tmp_path / "t.csv"))
+
+    assert drafted["graph"]["a: [b"] == {"kind": "binary", "categories": ["no", "yes"]}
+    assert drafted["graph"]["null"]["categories"] == ["-", "~"]
+    assert drafted["labels"] == ["#x\ny"]
+    assert drafted["image"] == "f"
