@@ -119,6 +119,7 @@ class Patients:
         patient: str | None = None,
         root: str | Path | None = None,
         size: int | None = None,
+        grey: bool = False,
         graph: CausalGraph | None = None,
     ) -> Self:
         """Read a table with one row for each image; nothing is dropped, renamed or guessed.
@@ -132,6 +133,7 @@ class Patients:
             root: The folder of the files, by default that of the CSV; or an ``.npz`` with an array
                 ``images``, and with their names as ``image`` unless the table has row numbers.
             size: The side to which images are resized; without it they must be of one size.
+            grey: Whether colour of files is reduced to luminance.
             graph: The graph that lists the categories of columns with text.
 
         Returns:
@@ -152,7 +154,7 @@ class Patients:
             source = _archived(root, frame[image], size)
         else:
             files = [str(root / str(name)) for name in frame[image]]
-            source = Files(files, size, lambda row: f"{place} row {row}")
+            source = Files(files, size, lambda row: f"{place} row {row}", grey)
         codes = {name: as_codes(frame[name], name, graph) for name in (*parents, *labels)}
         given = ({name: codes[name] for name in part} for part in (parents, labels))
         return cls(source, *given, frame[patient] if patient else None, columns=frame)

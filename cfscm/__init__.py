@@ -1,4 +1,8 @@
-"""Deep structural causal models: learned mechanisms of the parents and of the image; audits."""
+"""Deep structural causal models: learned mechanisms of the parents and of the image; audits.
+
+``cfscm.audit("plan.yml", "out")`` is ``cfcore audit plan.yml --out out`` of the shell, and
+``cfscm train plan.yml --out out`` trains the generator of a plan alone.
+"""
 
 from typing import TYPE_CHECKING
 

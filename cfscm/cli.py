@@ -42,20 +42,20 @@ def audit(
         fail_if (CONDITION): End with exit code 3 if this holds of a predictor, such as
             'S_flip > 0.1'; the report is written all the same.
     """
+    from cfcore.metrics.summary import Options, names
+    from cfcore.report.conclusions import gate
     from cfscm.auditing import audit, describe, read_plan
 
+    known = [{"metric": name, "estimate": 0.0} for name in names(Options(), labelled=True)]
+    gate({"predictors": {"any predictor": {"metrics": known}}}, fail_if)  # refused now if it must
     if check:
         yield from describe(read_plan(plan))
         return
     if out is None:
         raise InputError("where to? --out DIR; or --check to see what would be done")
-    if fail_if:
-        from cfcore.report.conclusions import gate
-
-        gate({"predictors": {}}, fail_if)  # a condition that cannot be read is refused now
     findings = audit(plan, out)
     yield from (entry["text"] for entry in findings["conclusions"])
-    reasons = gate(findings, fail_if) if fail_if else []
+    reasons = gate(findings, fail_if)
     yield from reasons
     if reasons:
         raise SystemExit(3)

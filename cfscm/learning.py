@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,21 +28,12 @@ _LATE = 1.2  # of the budget, after which training stops although steps are left
 _KEPT = 2**30  # bytes of images that are held in memory
 
 
-class Kept:
-    """Images of some rows, read once and held as bytes if they fit; float32 when asked for."""
-
-    def __init__(self, data: Patients) -> None:
-        self.data, self.bytes = data, None
-        if len(data) * data[[0]].numel() <= _KEPT:
-            parts = [(batch.x * 255).round().byte() for batch in data.batches(256)]
-            self.bytes = torch.cat(parts)
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        """The images of the rows, shape (B, C, H, W)."""
-        return self.data[rows] if self.bytes is None else self.bytes[rows].float() / 255
+def in_memory(data: Patients) -> Patients:
+    """The same patients, whose images are read once and held as bytes if they fit."""
+    if len(data) * data[[0]].numel() > _KEPT:
+        return data
+    images = torch.cat([(batch.x * 255).round().byte() for batch in data.batches(256)])
+    return Patients(images, data.parents, data.labels, data.patient)
 
 
 def untrained(
@@ -72,6 +64,16 @@ def untrained(
     return DeepSCM(image, graph=graph, target=target, outcome=outcome, seed=seed)
 
 
+def trained_before(path: Path, made_of: str) -> dict[str, Any] | None:
+    """The notes of weights that are there already; those made of anything else are refused."""
+    if not path.with_suffix(".json").exists():
+        return None
+    notes = read_manifest(path)["notes"]
+    if notes.get("made_of") != made_of:
+        raise InputError(f"{path}: was trained on other rows, images or graph; remove it")
+    return notes
+
+
 def learn(
     model: DeepSCM,
     data: Patients,
@@ -81,51 +83,46 @@ def learn(
     seed: int,
     made_of: str,
     say: Callable[[str], None],
+    device: str = "cpu",
     progress: bool = False,
 ) -> tuple[DeepSCM, dict[str, float]]:
     """Train a generator, or go on with its training, or find it trained.
 
     Args:
-        model: The generator before its first step.
-        data: The patients that it learns from.
         path: The file of the weights, beside which checkpoints are kept.
         budget: ``minutes``, into which as many steps are put as the first ones say, and which may
             be exceeded by a fifth; or ``steps``.
         made_of: The fingerprint of what it learns from; weights of anything else are refused.
-        say: Told what is done.
 
     Returns:
         The generator, and its ``minutes``, ``steps`` and ``rows``.
     """
-    if path.with_suffix(".json").exists():
-        notes = read_manifest(path)["notes"]
-        if notes.get("made_of") != made_of:
-            raise InputError(f"{path}: was trained on other rows, images or graph; remove it")
+    if notes := trained_before(path, made_of):
         say(f"generator: found trained, {notes['trained']['steps']} steps")
-        return load_model(path, graph=model.graph), notes["trained"]
-    begin = time.monotonic()
-    pa = {name: data.parents[name] for name in model.names}
-    images, c = Kept(data), model.encode(pa)
+        return load_model(path, graph=model.graph).to(device), notes["trained"]
+    begin, pa = time.monotonic(), {name: data.parents[name] for name in model.names}
+    images, c = in_memory(data), model.encode(pa)
+    how = {"seed": seed, "device": device}
     pace = path.with_name("generator.pace.json")
     if not pace.exists():
         steps = budget.get("steps", _MOST)
         if "minutes" in budget:
-            steps = min(steps, _steps_in(model, images, c, 60 * budget["minutes"], seed))
+            steps = min(steps, _steps_in(60 * budget["minutes"], model, images, c, how))
         write_atomically(pace, json.dumps({"steps": int(steps), "made_of": made_of}).encode())
     known = json.loads(pace.read_bytes())
     if known["made_of"] != made_of:
         raise InputError(f"{pace}: is of other rows, images or graph; remove it")
-    config = _pace(known["steps"])
-    say(f"generator: {config.steps} steps on {len(data)} rows")
+    done = steps = known["steps"]
+    say(f"generator: {steps} steps on {len(data)} rows")
     model.fit_parents(pa, seed=seed)
+    warmup, report = min(200, steps // 10), max(1, min(500, steps // 20))
+    config = FittingConfig(steps, batch=32, warmup=warmup, report=report)
     checkpoint = path.with_name(f"{path.stem}.checkpoint.safetensors")
-    how = {"objective": Labelled(start=4.0), "config": config, "seed": seed}
-    how |= {"checkpoint": checkpoint, "progress": progress}
-    done = config.steps
-    with closing(fit(model.image, images, c, **how)) as parts:
+    how |= {"objective": Labelled(start=4.0), "checkpoint": checkpoint, "progress": progress}
+    with closing(fit(model.image, images, c, config=config, **how)) as parts:
         for part in parts:
             loss, spent = math.fsum(part.terms.values()), (time.monotonic() - begin) / 60
-            say(f"generator: step {part.step} of {config.steps}, loss {loss:.3f} nats a pixel")
+            say(f"generator: step {part.step} of {steps}, loss {loss:.3f} nats a pixel")
             if spent > _LATE * budget.get("minutes", math.inf):
                 say(f"generator: stopped after {spent:.1f} minutes; the machine became slower")
                 done = part.step
@@ -136,17 +133,14 @@ def learn(
     save_model(model, path, seed=seed, notes={"made_of": made_of, "trained": trained})
     for file in (checkpoint, pace):
         file.unlink(missing_ok=True)
-    return load_model(path, graph=model.graph), trained  # as a later call will find it
+    return load_model(path, graph=model.graph).to(device), trained  # as a later call will find it
 
 
-def _pace(steps: int) -> FittingConfig:
-    warmup, report = min(200, steps // 10), max(1, min(500, steps // 10))
-    return FittingConfig(steps, batch=32, warmup=warmup, report=report)
-
-
-def _steps_in(model: DeepSCM, images: Kept, c: Tensor, seconds: float, seed: int) -> int:
+def _steps_in(
+    seconds: float, model: DeepSCM, images: Patients, c: Tensor, how: Mapping[str, Any]
+) -> int:
     """How many steps fit into a time, from the time of a few on a copy of the network."""
     tried, config = deepcopy(model.image), FittingConfig(24, batch=32, report=4)
-    how = {"objective": Labelled(), "config": config, "seed": seed}
-    times = [time.monotonic() for _ in fit(tried, images, c, **how)]
+    parts = fit(tried, images, c, objective=Labelled(), config=config, **how)
+    times = [time.monotonic() for _ in parts]
     return max(20, int(0.9 * seconds / max(1e-4, (times[-1] - times[0]) / 20)))

@@ -99,10 +99,12 @@ def normal_noise(like: Tensor, rng: torch.Generator | None) -> Tensor:
     return torch.randn(like.shape, generator=rng, device=like.device, dtype=like.dtype)
 
 
-def build(config: PredictorConfig, *, graph: CausalGraph, seed: int) -> ImageNetwork:
+def build(
+    config: PredictorConfig, *, graph: CausalGraph, seed: int, channels: int = 1
+) -> ImageNetwork:
     """Makes a predictor with random weights, without touching the global random state.
 
-    The network is in channels-last layout.
+    The network is in channels-last layout, for images of so many ``channels``.
 
     Example:
         >>> grade = Variable("grade", "categorical", categories=("a", "b", "c"))
@@ -114,17 +116,18 @@ def build(config: PredictorConfig, *, graph: CausalGraph, seed: int) -> ImageNet
     outputs = len(variable.values) if variable.kind == "categorical" else 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = _layers(config, outputs)
+        network = _layers(config, outputs, channels)
     return ImageNetwork(network, variable, config).to(memory_format=torch.channels_last)
 
 
-def _layers(config: PredictorConfig, outputs: int) -> nn.Module:
+def _layers(config: PredictorConfig, outputs: int, channels: int) -> nn.Module:
     if config.architecture == "small":
-        return nn.Sequential(*convolutions(config.width), nn.Linear(4 * config.width, outputs))
+        layers = convolutions(config.width, channels)
+        return nn.Sequential(*layers, nn.Linear(4 * config.width, outputs))
     needs("monai")
     from monai.networks.nets import DenseNet121
 
-    return DenseNet121(2, in_channels=1, out_channels=outputs, init_features=config.width)
+    return DenseNet121(2, in_channels=channels, out_channels=outputs, init_features=config.width)
 
 
 def save(

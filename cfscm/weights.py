@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -50,8 +51,8 @@ def write_weights(
     slices = [weights[start : start + PART] for start in range(0, len(weights), PART)]
     for number, part in enumerate(slices):
         write_atomically(_part(path, number), part)
-    text = _as_json(made | {"parts": len(slices)})
-    write_atomically(path.with_suffix(".json"), text.encode())
+    text = json.dumps(plain(made | {"parts": len(slices)}), indent=2, allow_nan=False)
+    write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
 
 
 def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> Module:
@@ -89,17 +90,14 @@ def read_manifest(path: Path | str) -> dict[str, Any]:
     raise InputError(f"{manifest} {problem}")
 
 
-def _as_json(manifest: Mapping[str, Any]) -> str:
-    """A manifest as text; what is not a number, such as the AUC of one class, is null."""
-
-    def plain(value: object) -> object:
-        if isinstance(value, Mapping):
-            return {name: plain(part) for name, part in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(part) for part in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(plain(manifest), indent=2, allow_nan=False) + "\n"
+def plain(value: object) -> Any:  # noqa: ANN401
+    """Values that JSON has: what is not a number, such as the AUC of one class, is null."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def commit() -> str | None:

@@ -26,6 +26,14 @@ class Corner(nn.Module):
         return (20 * (ill - 0.45) + 6 * (view - 0.45))[:, None].repeat(1, self.outputs)
 
 
+class Classes(Corner):
+    """The same as two classes, healthy and ill, of which one is right."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        ill = super().forward(x)
+        return torch.cat((2 - ill, 3 * ill + 1), dim=1)
+
+
 class Bright:
     """The true generator: the view brightens a corner by a fifth."""
 
@@ -49,6 +57,35 @@ class Same:
 
     def predict(self, noise: Tensor, pa: dict) -> Tensor:
         return noise
+
+
+class Half(Same):
+    """A generator that draws smaller images."""
+
+    def predict(self, noise: Tensor, pa: dict) -> Tensor:
+        return noise[:, :, ::2, ::2]
+
+
+class Named(Same):
+    """A generator whose noise is not made of tensors."""
+
+    def abduct(self, x: Tensor, pa: dict, *, index: object = None, rng: object = None) -> dict:
+        return {"name": "noise", "x": x}
+
+    def predict(self, noise: dict, pa: dict) -> Tensor:
+        return noise["x"]
+
+
+class Needy(Same):
+    """A generator that cannot be made without weights."""
+
+    def __init__(self, weights: Path) -> None:
+        self.weights = weights
+
+
+def blind(x: Tensor, pa: dict) -> Tensor:
+    """A predictor that looks where no label is seen."""
+    return 9 * x[:, 0, -1, 0] - 5
 
 
 def picture(row: dict, rng: np.random.Generator) -> np.ndarray:

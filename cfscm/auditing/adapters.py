@@ -12,11 +12,13 @@ from torch.nn.functional import interpolate
 
 from cfcore.checks import InputError
 from cfcore.cli import imported
-from cfcore.generator import Parents
+from cfcore.generator import Parents, blaming
 from cfcore.graph import CausalGraph
+from cfcore.patients import Patients
 from cfscm.model import load_model
 from cfscm.networks import load
 
+SCORES = ("logits", "probabilities", "softmax")
 _Numbers = float | Sequence[float]
 
 
@@ -26,7 +28,7 @@ class Adapted(nn.Module):
     Args:
         predictor: A module of images, or a function of images and parents.
         outputs: The numbers of its outputs that are wanted, or how many it has.
-        probabilities: Whether it gives probabilities instead of logits.
+        scores: What it gives: one of ``SCORES``; by softmax, its outputs are classes.
         channels: Its channels, into which a grey image is repeated.
         size: The side to which images are resized for it.
         mean, std: What is taken off its input, and by what it is divided, for each channel.
@@ -37,14 +39,14 @@ class Adapted(nn.Module):
         predictor: object,
         outputs: int | list[int],
         *,
-        probabilities: bool = False,
+        scores: str = "logits",
         channels: int | None = None,
         size: int | None = None,
         mean: _Numbers = 0.0,
         std: _Numbers = 1.0,
     ) -> None:
         super().__init__()
-        self.predictor, self.outputs, self.probabilities = predictor, outputs, probabilities
+        self.predictor, self.outputs, self.scores = predictor, outputs, scores
         self.channels, self.size, self.alone = channels, size, isinstance(predictor, nn.Module)
         self.scale = [torch.tensor(part).view(-1, 1, 1).float() for part in (mean, std)]
         with suppress(AttributeError, TypeError, ValueError):  # of what has no signature
@@ -63,21 +65,23 @@ class Adapted(nn.Module):
         if not isinstance(out, Tensor):
             raise InputError(f"gives a {type(out).__name__}, not a tensor of logits")
         out, shape = out[:, None] if out.ndim == 1 else out, tuple(out.shape)
-        count = self.outputs if isinstance(self.outputs, int) else max(self.outputs) + 1
         exact = isinstance(self.outputs, int)
-        if (
-            out.ndim != 2
-            or len(out) != len(x)
-            or out.shape[1] < count
-            or (exact and shape[1:] > (count,))
-        ):
-            wanted = f"{count} outputs" if exact else f"an output number {count - 1}"
+        count = self.outputs if exact else max(self.outputs) + 1
+        enough = out.ndim == 2 and out.shape[1] >= count
+        if not enough or len(out) != len(x) or (exact and out.shape[1] > count):
+            wanted = (
+                f"{count} output{'s' * (count > 1)}" if exact else f"an output number {count - 1}"
+            )
             advice = "say which outputs are which labels, outputs: {label: number}"
+            advice += ", and scores: softmax if they are classes of which one is right"
             raise InputError(f"gives {shape} for {len(x)} images, not {wanted}; {advice}")
-        out = (out if exact else out[:, self.outputs]).float()
-        if self.probabilities and not (out.min() >= 0 and out.max() <= 1):
+        if self.scores == "softmax" and out.shape[1] == 1:
+            raise InputError("gives one output, and a softmax needs two or more")
+        out = out.double().softmax(dim=1) if self.scores == "softmax" else out.double()
+        out = out if exact else out[:, self.outputs]
+        if self.scores == "probabilities" and not (out.min() >= 0 and out.max() <= 1):
             raise InputError(f"gives {out.min():.3g} to {out.max():.3g}, not probabilities")
-        return out.clamp(1e-6, 1 - 1e-6).logit() if self.probabilities else out
+        return (out if self.scores == "logits" else out.clamp(1e-6, 1 - 1e-6).logit()).float()
 
 
 def load_predictor(where: Path | str, graph: CausalGraph) -> object:
@@ -86,7 +90,7 @@ def load_predictor(where: Path | str, graph: CausalGraph) -> object:
     A file that holds anything but TorchScript is refused: to unpickle it would run what is in it.
     """
     if isinstance(where, str):
-        found = imported(where)
+        found = _named(where)
         if not callable(found):
             raise InputError(f"{where!r} is a {type(found).__name__}, not a function or a network")
         return found
@@ -104,4 +108,18 @@ def load_predictor(where: Path | str, graph: CausalGraph) -> object:
 
 def load_generator(where: Path | str, graph: CausalGraph) -> object:
     """A generator from MODULE:NAME, or from weights that were trained here."""
-    return imported(where) if isinstance(where, str) else load_model(where, graph=graph)
+    return _named(where) if isinstance(where, str) else load_model(where, graph=graph)
+
+
+def _named(where: str) -> object:
+    """An object of the user's; whatever happens when it is made is said."""
+    with blaming(f"{where!r}, called without arguments,"):
+        return imported(where)
+
+
+def on_device(
+    data: Patients, device: torch.device | str
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """All images of some patients, their parents and their rows, where networks are."""
+    pa = {name: values.to(device) for name, values in data.parents.items()}
+    return data[range(len(data))].to(device), pa, data.index.to(device)

@@ -3,16 +3,18 @@
 import json
 import os
 import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from cfcore.cells import Cells, read_cells
+from cfcore.cells import Cells
 from cfcore.checks import InputError
+from cfscm.auditing.page import read_text
 
 _FILES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
-_MANY = 12  # values of a column that is still categorical
+_MANY, _LABELS = 12, 4  # values of a column that is still categorical; labels, at most
 
 
 def draft_plan(table: Path | str, folder: Path | None = None) -> str:
@@ -25,58 +27,66 @@ def draft_plan(table: Path | str, folder: Path | None = None) -> str:
     Example:
         >>> path = getfixture("tmp_path") / "t.csv"
         >>> _ = path.write_text("file,who,view,ill\\na.png,1,PA,0\\nb.png,2,AP,1\\n")
-        >>> print(draft_plan(path).splitlines()[4])
-        image: file  # the column that names them: a guess
+        >>> draft_plan(path).splitlines()[4]
+        'image: file  # the column that names them'
     """
-    cells, table = read_cells(table), Path(table)
-    place = os.path.relpath(table, folder) if folder else table.name
+    cells, table = read_text(table), Path(table)
     kinds = {name: _kind(cells, name) for name in cells.header}
-    image = _called(cells, kinds, "file", "image|path|file")
-    patient = _called(cells, kinds, "", "patient|subject|person")
-    split = _called(cells, kinds, "categorical", "split|fold|partition")
-    used = {image, patient, split}
-    labels = [n for n, kind in kinds.items() if kind == "binary" and n not in used]
-    others = [n for n, k in kinds.items() if k in ("categorical", "continuous") and n not in used]
-    graph = [f"  {_word(n)}: {_variable(cells, n, kinds[n])}" for n in [*others, *labels[:1]]]
-    sets = next((n for n in others if kinds[n] == "categorical"), (others + labels[1:] + ["?"])[0])
-    values = "all" if kinds.get(sets) in ("categorical", "binary") else "{quantiles: 4}"
-    rest = [n for n in cells.header if n not in {*used, *others, *labels[:1]}]
-    first = cells.frame[split].str.strip().iloc[0] if split else ""
-    rows = f"{{train: {_word(f'{split} == {first}')}}}" if split else "{share: 0.5}"
+    image = _called(kinds, ["file"], "image|path|file") or _called(kinds, ["file"], "") or "?"
+    patient = _called(kinds, kinds.values(), "patient|subject|person") or "?"
+    split = _called(kinds, ["categorical"], r"split|fold|subset|^part(ition)?$")
+    free = [name for name in cells.header if name not in (image, patient, split)]
+    binary = [name for name in free if kinds[name] == "binary"]
+    labels = binary[:_LABELS] or ["?"]
+    others = [name for name in free if kinds[name] in ("categorical", "continuous")]
+    graph = [f"  {_word(name)}: {_variable(cells, name, kinds[name])}" for name in others]
+    graph += [f"  {_word(name)}: {{kind: binary}}" for name in binary[:_LABELS]]
+    among = {name: kinds[name] for name in others}
+    sets = _called(among, ["categorical"], "view|site|scanner|device|machine|vendor")
+    sets = sets or _called(among, ["categorical"], "") or (*others, "?")[0]
+    rest = [name for name in free if name not in (*others, *labels)]
+    rows = "{share: 0.5}"
+    if split:
+        rows = f"{{train: {_word(f'{split} == {cells.frame[split].str.strip().iloc[0]}')}}}"
     lines = [
         f"# A plan of an audit, made from {_word(table.name)}: {len(cells.frame)} rows.",
         "# What follows is guessed from names and values of columns: read every line.",
-        f"table: {_word(place)}  # paths are relative to the folder of this plan",
-        "# images: .  # a folder, or an .npz with an array images; by default that of the table",
-        f"image: {_word(image or '?')}  # the column that names them: {_guess(image)}",
-        f"{'' if patient else '# '}patient: {_word(patient or '?')}  # the column of patients: "
-        f"{_guess(patient)}",
+        f"table: {_word(os.path.relpath(table, folder or table.parent))}  "
+        "# paths are relative to the folder of this plan",
+        f"{_images(cells, image, folder)}  # a folder, or an .npz with an array images",
+        f"image: {_word(image)}  # the column that names them",
+        f"{'# ' * (patient == '?')}patient: {_word(patient)}  # the column of patients",
         "# size: 64  # to resize to, in pixels; without it images keep their size",
         "# grey: true  # to reduce colour to luminance",
         "graph:  # kind and causes (parents: [..]) of each; without `image`, all cause the image",
         *graph,
-        f"labels: [{_word(labels[0] if labels else '?')}]  # columns of 0 and 1; "
-        f"others: {', '.join(map(_word, labels[1:])) or 'none'}",
+        f"labels: [{', '.join(map(_word, labels))}]  # columns of 0 and 1",
         "nuisances:  # a list of values; all; a number of values; or {quantiles: 4}",
-        f"  {_word(sets)}: {values}",
+        f"  {_word(sets)}: {'{quantiles: 4}' if kinds.get(sets) == 'continuous' else 'all'}",
         "q: uniform  # over the worlds; or empirical, or numbers, the last nuisance fastest",
         "predictors:",
         "  mine: classifier.pt  # TorchScript; or MODULE:NAME, or our *.safetensors; or at length:",
-        f"  # mine: {{load: classifier.pt, outputs: {{{_word(labels[0] if labels else '?')}: 0}}, "
-        "scores: logits,",
+        f"  # mine: {{load: classifier.pt, outputs: {{{_word(labels[0])}: 0}}, scores: logits,",
         "  #        input: {channels: 3, size: 224, mean: 0.5, std: 0.25}}",
+        "  # or scores: softmax, if outputs are classes of which one is right; or probabilities",
         "generator: {train: {minutes: 10}}  # or MODULE:NAME, or weights *.safetensors",
         f"rows: {rows}  # COLUMN == VALUE, or a share of the patients; the others are audited",
         "threshold: 0.5  # or one for each label, {label: 0.2}",
-        "subgroups: []  # columns",
+        "# tolerance: 0.05  # of a score: how far a nuisance may move it, as a standard deviation",
+        "subgroups: []  # columns; each nuisance is one already",
         "pictures: none  # local puts images of two patients into the report",
         f"# not used: {', '.join(map(_word, rest)) or 'none'}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _guess(name: str | None) -> str:
-    return "a guess" if name else "none found"
+def _images(cells: Cells, image: str, folder: Path | None) -> str:
+    """Where the first image is, below the folder of the table."""
+    root, found = cells.path.parent, None
+    if image != "?" and not (root / (name := cells.frame[image].iloc[0].strip())).is_file():
+        found = next((p for p in root.glob("*") if (p / name).is_file()), None)
+    place = os.path.relpath(found or root, folder or root)
+    return f"{'' if found or place != '.' else '# '}images: {_word(place)}"
 
 
 def _kind(cells: Cells, name: str) -> str:
@@ -99,17 +109,13 @@ def _kind(cells: Cells, name: str) -> str:
     return "categorical" if len(values) <= _MANY else "text"
 
 
-def _called(cells: Cells, kinds: dict[str, str], kind: str, names: str) -> str | None:
-    """The column of a kind, or else the first that is called so."""
-    known = [name for name in cells.header if kind and kinds[name] == kind]
-    called = [name for name in cells.header if re.search(names, name, re.IGNORECASE)]
-    both = [name for name in called if not kind or kinds[name] == kind]
-    return next(iter(both + (known if kind == "file" else []) + ([] if kind else called)), None)
+def _called(kinds: Mapping[str, str], among: Collection[str], pattern: str) -> str | None:
+    """The first column of some kinds that is called so."""
+    called = [name for name in kinds if re.search(pattern, name, re.IGNORECASE)]
+    return next((name for name in called if kinds[name] in among), None)
 
 
 def _variable(cells: Cells, name: str, kind: str) -> str:
-    if kind == "binary":
-        return "{kind: binary}"
     text = cells.frame[name].str.strip()
     if kind == "categorical":
         values = sorted(text[text != ""].unique())

@@ -4,24 +4,25 @@ import base64
 import hashlib
 import io
 import json
-import math
 import platform
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from cfcore import __version__
 from cfcore.generator import counterfactuals
+from cfcore.metrics import auc
 from cfcore.patients import Patients
 from cfcore.predictions import Predictions
+from cfscm.auditing.adapters import on_device
 from cfscm.auditing.plan import AuditPlan
 
 _SHOWN = 6  # worlds in a picture
+_POOR = 0.6  # AUC of a predictor that may not see what it should
 _FEW = 20  # audited rows near a world, below which it is an extrapolation
 
 
@@ -38,8 +39,9 @@ def what_was_asked(plan: AuditPlan, audited: Patients) -> dict[str, Any]:
         "q": q if q == "uniform" else plan.grid.q.tolist(),
         "worlds": torch.stack(list(plan.grid.values.values()), dim=1).double().tolist(),
         "labels": list(audited.labels), "predictors": list(plan.predictors),
-        "generator": generator_words(plan), "effect": plan.get("effect"),
-        "threshold": plan.get("threshold"), "replicates": plan.get("replicates"),
+        "generator": generator_words(plan),
+        **{key: plan.get(key) for key in ("effect", "threshold", "replicates")},
+        "rules": {key: value for key, value in plan.given.items() if key == "tolerance"},
         "rows_train": len(plan.train), "rows_audited": len(audited), "split": split,
     }  # fmt: skip
 
@@ -50,20 +52,23 @@ def generator_words(plan: AuditPlan) -> str:
     return given if isinstance(given, str) else "DeepSCM, trained for this audit"
 
 
-def groups(plan: AuditPlan, audited: Patients) -> pd.DataFrame:
-    """The columns that subgroups are made by, in words; a continuous one in thirds."""
+def groups(plan: AuditPlan, audited: Patients) -> dict[str, list[str]]:
+    """What subgroups are made by: each nuisance as recorded, and what else the plan names.
+
+    All in words; a continuous one in thirds.
+    """
     made = {}
-    for name in plan.get("subgroups"):
+    for name in dict.fromkeys((*plan.nuisances, *plan.get("subgroups"))):
         values, variable = audited.columns[name], plan.variables.get(name)
         if variable is None:
-            made[name] = values.astype(str)
+            made[name] = values.astype(str).tolist()
         elif variable.kind == "continuous":
             a, b = np.quantile(values, [1 / 3, 2 / 3])
             bands = [f"up to {a:.4g}", f"{a:.4g} to {b:.4g}", f"above {b:.4g}"]
-            made[name] = np.array(bands)[np.searchsorted([a, b], values)]
+            made[name] = [bands[i] for i in np.searchsorted([a, b], values)]
         else:
             made[name] = [plan.words(name, value) for value in values]
-    return pd.DataFrame(made, index=range(len(audited)))
+    return made
 
 
 def support(plan: AuditPlan, audited: Patients) -> list[dict[str, Any]]:
@@ -86,20 +91,21 @@ def support(plan: AuditPlan, audited: Patients) -> list[dict[str, Any]]:
 def assumptions(
     plan: AuditPlan, near: list[dict[str, Any]], found: Mapping[str, Predictions]
 ) -> Iterator[str]:
-    """What the findings rest on, as far as the plan shows it."""
+    """What the findings of this plan rest on, beside what those of every plan do."""
     arrows = "; ".join(f"{n} <- {', '.join(c)}" for n, c in plan.graph.edges.items() if c)
-    yield f"The graph is right ({arrows}), and nothing outside it causes two of its variables."
-    rest = "every other parent of the image" if plan.get("effect") == "direct" else "the labels"
-    yield f"Interventions hold {rest}: the findings are about the {plan.get('effect')} effect."
+    yield f"Nothing outside the graph ({arrows}) causes two of its variables."
+    yield "The table records all of them, and the labels, correctly."
+    if plan.get("effect") == "total":
+        yield "The effect is total: what a nuisance causes follows it, unless it is a label."
     for name in plan.data.labels:
-        held = f"The generator holds {name} as the table records it, which may be wrong."
-        free = f"{name} is no parent of the image: the generator may change it with a nuisance."
-        yield held if name in plan.data.parents else free
+        if name not in plan.data.parents:
+            yield f"{name} is no parent of the image: the generator may change it with a nuisance."
     if "patient" not in plan.given:
         yield "Every row is a patient of its own: the plan names no column of patients."
-    if not plan.budget:
-        yield "No audited patient was among those on whom the generator was trained."
-    yield "No audited patient was among those on whom the predictors were trained."
+    models = "the predictors" if plan.budget else "the predictors, or the generator,"
+    yield f"No audited patient was among those on whom {models} were trained."
+    if plan.budget and len(plan.learners[0]) == len(plan.learners[1]):
+        yield "Readers and generator learnt from the same patients: there are few."
     thin, rows = sum(entry["rows"] < _FEW for entry in near), sum(e["rows"] for e in near)
     if thin:
         few = f"fewer than {_FEW} audited rows near them: extrapolation"
@@ -112,6 +118,10 @@ def assumptions(
         if len(above) == 1:
             which = "every" if above[0] else "no"
             yield f"{key}: {which} observed score is above {threshold:g}, so flips say little."
+        area = auc(own.logit_obs, own.y).item()
+        if area < _POOR:
+            asked = "did it get the input that it was trained with, as the plan says?"
+            yield f"{key}: its AUC on the audited images is only {area:.2f}; {asked}"
 
 
 def provenance(plan: AuditPlan, minutes: Mapping[str, float]) -> dict[str, Any]:
@@ -136,20 +146,18 @@ def pictures(
     order = moved.mean(dim=0).argsort()
     worlds = np.unique(np.linspace(0, len(plan.grid) - 1, _SHOWN).astype(int))
     for kind, row in (("median", order[len(order) // 2].item()), ("worst", order[-1].item())):
-        x, pa = audited[[row]], {n: v[[row]] for n, v in audited.parents.items()}
+        x, pa, index = on_device(audited.take([row]), plan.get("device"))
         held = {n: pa[n] for n in audited.labels if n in pa and plan.get("effect") == "total"}
-        how, drawn, names = {"effect": plan.get("effect"), "index": audited.index[[row]]}, [], []
+        how, drawn, names = {"effect": plan.get("effect"), "index": index}, [], []
         for world in worlds:
             do = {n: values[world] for n, values in plan.grid.values.items()}
             names.append(", ".join(f"{n} {plan.words(n, v.item())}" for n, v in do.items()))
             with torch.inference_mode():
                 drawn.append(counterfactuals(generator, x, pa, held | do, **how))
-        gaps = [(0.5 + 2 * (image - x)).clamp(0, 1) for image in drawn]
-        rows = [
-            torch.cat(tiles, dim=3) for tiles in ([x, *drawn], [torch.full_like(x, 0.5), *gaps])
-        ]
+        shown = torch.cat((x, *drawn), dim=3)
+        gaps = 0.5 + 2 * (shown - x.repeat(1, 1, 1, 1 + len(drawn)))
         title = f"The {kind} patient: observed; {'; '.join(names)}; below, twice the difference"
-        png = _png(torch.cat(rows, dim=2)[0])
+        png = _png(torch.cat((shown, gaps), dim=2)[0].cpu())
         around = {"columns": ["observed", *names], "rows": ["image", "twice the difference"]}
         yield {"title": title, "alt": title, "png": png, "kind": kind} | around
 
@@ -161,13 +169,3 @@ def _png(x: Tensor) -> str:
     pixels, file = (255 * x.clamp(0, 1)).round().byte().movedim(0, 2).numpy(), io.BytesIO()
     Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()
-
-
-def plain(value: object) -> Any:  # noqa: ANN401
-    """Values that JSON has: what is not a number is null."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value

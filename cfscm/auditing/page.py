@@ -1,14 +1,17 @@
-"""A page of YAML that can be blamed by its keys."""
+"""What users write: a page of YAML that can be blamed by its keys, and a table of text."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pandas as pd
 import yaml
 
-from cfcore.checks import InputError
+from cfcore.cells import Cells, read_cells
+from cfcore.checks import InputError, shown
 
 _Kinds = Mapping[str, type | tuple[type, ...]]
 """The types of the values of keys."""
@@ -43,11 +46,13 @@ class Page:
 
     @contextmanager
     def at(self, key: str) -> Iterator[None]:
-        """Blame a key for every :class:`~cfcore.checks.InputError` raised inside."""
+        """Blame a key for what goes wrong inside, with what was given or with files."""
         try:
             yield
         except InputError as error:
             self.refuse(key, error.problem if error.column in ("it", key) else error)
+        except OSError as error:
+            self.refuse(key, f"{error.filename}: {error.strerror}")
 
     def check(self, given: object, known: _Kinds, above: str = "") -> None:
         """Refuse keys that are not known, and values of another type than theirs."""
@@ -84,6 +89,18 @@ def nearest(name: object, known: Collection[str]) -> str:
     """
     found = get_close_matches(str(name), [str(one) for one in known], 1, 0.5)
     return f"did you mean {found[0]!r}?" if found else f"there are {', '.join(map(str, known))}"
+
+
+def read_text(table: Path | str) -> Cells:
+    """A table of text; numbers, of a file that knows them, as one writes them."""
+
+    def text(column: pd.Series) -> pd.Series:
+        if column.dtype.kind not in "iuf":
+            return column
+        return column.map(lambda value: "" if value != value else shown(value)).astype(str)
+
+    cells = read_cells(table)
+    return replace(cells, frame=cells.frame.apply(text))
 
 
 class _Loader(yaml.SafeLoader):

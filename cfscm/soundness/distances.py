@@ -8,7 +8,7 @@ from cfcore.metrics import auc
 
 
 def image_distances(x: Tensor, reference: Tensor) -> dict[str, Tensor]:
-    """``MAE``, ``MSE`` and ``SSIM`` of each pair of images (B, 1, H, W), float64, shape (B,)."""
+    """``MAE``, ``MSE`` and ``SSIM`` of each pair of images (B, C, H, W), float64, shape (B,)."""
     gap = (x - reference).double()
     absolute, squared = (part.mean(dim=(1, 2, 3)) for part in (gap.abs(), gap.square()))
     return {"MAE": absolute, "MSE": squared, "SSIM": _structural_similarity(x, reference)}
@@ -37,18 +37,19 @@ def _structural_similarity(x: Tensor, reference: Tensor) -> Tensor:
         \qquad c_1 = 0.01^2, \; c_2 = 0.03^2
 
     with moments under a Gaussian window of 11 pixels and deviation 1.5, averaged over all windows
-    that lie inside the image.
+    that lie inside the image, and over channels.
 
     References:
         Wang, Bovik, Sheikh and Simoncelli, *Image quality assessment*, 2004.
     """
-    x, y = x.double(), reference.double()
+    shape = x.shape[:2]
+    x, y = (image.double().flatten(0, 1)[:, None] for image in (x, reference))
     rows, columns = (_window(side, x.device) for side in x.shape[2:])
     maps = rows @ torch.cat((x, y, x * x, y * y, x * y), dim=1) @ columns.T  # (B, 5, h, w)
     mx, my, xx, yy, xy = maps.unbind(dim=1)
     level = (2 * mx * my + 1e-4) / (mx**2 + my**2 + 1e-4)
-    shape = (2 * (xy - mx * my) + 9e-4) / (xx - mx**2 + yy - my**2 + 9e-4)
-    return (level * shape).mean(dim=(1, 2))
+    form = (2 * (xy - mx * my) + 9e-4) / (xx - mx**2 + yy - my**2 + 9e-4)
+    return (level * form).mean(dim=(1, 2)).unflatten(0, shape).mean(dim=1)
 
 
 def _window(side: int, device: torch.device) -> Tensor:

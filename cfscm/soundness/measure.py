@@ -123,10 +123,10 @@ def soundness(
     plan = Plan(axioms, effects, interventions)
 
     def batches(size: int = batch) -> Iterator[Batch]:
-        return _batches(data, interventions, size, torch.device(device))
+        return batches_of(data, interventions, size, device)
 
     def measure(one: Generator, plan: Plan) -> dict[_Row, float]:
-        gaps, read, leaves = _observe(one, truth, batches(), plan, classifiers, audited)
+        gaps, read, leaves = observe(one, truth, batches(), plan, classifiers, audited)
         variables = {name: network.variable for name, network in classifiers.items()}
         found = _distances(gaps) | _readings(read, variables, plan)
         for name, said in leak(leaves, pa, graph, seed=seed).items() if leaves else ():
@@ -151,9 +151,10 @@ def soundness(
     return table.rename_axis(_COLUMNS).reset_index()
 
 
-def _batches(
-    data: Patients, interventions: Interventions, size: int, device: torch.device
+def batches_of(
+    data: Patients, interventions: Interventions, size: int, device: torch.device | str
 ) -> Iterator[Batch]:
+    """The patients batch by batch on a device, with what each intervention sets for them."""
     for rows, x, pa in data.batches(size):
         own = {name: values.to(device) for name, values in pa.items()}
         do = {
@@ -171,7 +172,7 @@ def _has_residual(generator: Generator, one: Batch) -> bool:
 
 
 @torch.inference_mode()
-def _observe(
+def observe(
     generator: Generator,
     truth: Generator | None,
     batches: Iterator[Batch],

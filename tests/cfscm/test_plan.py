@@ -59,6 +59,7 @@ BAD_PLANS = {
     "a column": (put("patient", value="patent"), "plan.yml, patient: table.csv .*mean 'patient'"),
     "a parent": (put("graph", "sex", value=SEX), "plan.yml, graph.sex: table.csv has no column"),
     "a kind": (put("graph", "age", "kind", value="real"), "plan.yml, graph: .*age: kind must"),
+    "no file of a graph": (put("graph", value=".."), "plan.yml, graph: .*: Is a directory"),
     "a cycle": (put("graph", "age", "parents", value=["ill"]), "plan.yml, graph: .*cycle"),
     "a range": (put("graph", "age", "range", value=[20, 60]), r"table.csv, row \d+, column age: "),
     "categories": (
@@ -84,8 +85,10 @@ BAD_PLANS = {
     "q": (put("q", value=[1, 1, 1]), "plan.yml, q: .*3 weights, but there are 2"),
     "a word for q": (put("q", value="even"), "plan.yml, q: is uniform, empirical or 2 numbers"),
     "an effect": (put("effect", value="indirect"), "plan.yml, effect: is direct or total"),
-    "total without act": (put("effect", value="total"), "plan.yml, generator: has no method act"),
+    "total without act": (put("effect", value="total"), "plan.yml, generator: Bright has no act"),
     "a threshold": (put("threshold", value=1.5), "plan.yml, threshold: 1.5 is outside"),
+    "a tolerance": (put("tolerance", value=5), "plan.yml, tolerance: 5 is outside"),
+    "one threshold": (put("threshold", value={"ill": "x"}), "threshold.ill: must be a number"),
     "thresholds": (put("threshold", value={"sick": 0.5}), "plan.yml, threshold: is for .'sick'."),
     "a subgroup": (put("subgroups", value=["file"]), "plan.yml, subgroups: 'file' has 240 values"),
     "pictures": (put("pictures", value="all"), "plan.yml, pictures: is none or local"),
@@ -117,9 +120,30 @@ BAD_PLANS = {
         put("predictors", "mine", value={"load": "mine.pt", "input": {"mean": [1, 2, 3]}}),
         "predictors.mine.input: mean has 3 numbers for 1 channels",
     ),
+    "one class": (
+        put("predictors", "mine", value={"load": "mine.pt", "scores": "softmax"}),
+        "predictors.mine: gives one output, and a softmax needs two",
+    ),
+    "unknown scores": (
+        put("predictors", "mine", value={"load": "mine.pt", "scores": "odds"}),
+        "predictors.mine: scores are logits, probabilities, softmax, not 'odds'",
+    ),
     "scores": (
         put("predictors", "mine", value={"load": "mine.pt", "scores": "probabilities"}),
         "predictors.mine: gives .* not probabilities",
+    ),
+    "a device": (put("device", value="cuda:99"), "plan.yml, device: 'cuda:99' cannot be used"),
+    "needs arguments": (
+        put("generator", value="small_audit:Needy"),
+        "generator: 'small_audit:Needy', called without arguments, fails: TypeError: .*weights",
+    ),
+    "another size": (
+        put("generator", value="small_audit:Half"),
+        r"generator: draws \(2, 1, 16, 16\) for images \(2, 1, 32, 32\)",
+    ),
+    "no noise": (
+        put("generator", value="small_audit:Named"),
+        "generator: repeating the noise, which must be tensors",
     ),
     "no generator": (put("generator", value="math:pi"), "plan.yml, generator: float has no method"),
     "a budget": (put("generator", value={"train": {}}), "generator.train: needs minutes"),
@@ -165,8 +189,24 @@ def resize(work: Path) -> None:
     Image.new("L", (16, 16)).save(work / "png/004.png")
 
 
+def colour(work: Path) -> None:
+    Image.new("RGB", (32, 32)).save(work / "png/004.png")
+
+
+def coloured_archive(work: Path) -> None:
+    names = [f"{i:03}.png" for i in range(240)]
+    np.savez(work / "png.npz", images=np.zeros((240, 3, 32, 32), np.uint8), image=names)
+    small_audit.write(work, lambda plan: plan.update(images="png.npz", grey=True))
+
+
 def pickled(work: Path) -> None:
     torch.save(torch.nn.Linear(2, 2), work / "mine.pt")
+
+
+def coloured(work: Path) -> None:
+    script = torch.nn.Sequential(torch.nn.Conv2d(3, 1, 32), torch.nn.Flatten())
+    script.channels = 3
+    small_audit.script(script, work / "mine.pt")
 
 
 def bounded(work: Path) -> None:
@@ -214,7 +254,13 @@ BAD_FILES = {
     "no file": (cell(7, "file", "x.png"), "row 9, column file: .*x.png: there is no such file"),
     "no image": (file("png/004.png", b"GIF"), "row 6, column file: .*no image that can be read"),
     "a size": (resize, r"row 6, column file: .*004.png: \(16, 16\) pixels, others \(32, 32\)"),
+    "colour": (colour, r"row 6, column file: .*004.png: \(3, 32, 32\) pixels, others \(32, 32\)"),
+    "an archive": (coloured_archive, "plan.yml, grey: is for files; store grey images"),
     "a pickle": (pickled, "predictors.mine: .*mine.pt is not TorchScript .*nothing is unpickled"),
+    "channels": (
+        coloured,
+        r"^plan.yml, predictors.mine: fails on images \(1, 32, 32\): .{,20}Given .*channels: 3",
+    ),
     "probabilities": (bounded, "predictors.mine: gives 0.* to 0.* say scores: probabilities"),
     "an image twice": (twice, "row 2, column file: the image is in a training row too"),
     "one patient": (one_patient, "plan.yml, rows: 120 rows to train, and 60 of 12 patients are"),
@@ -254,6 +300,14 @@ def test_a_plan_is_read_and_described(work: Path) -> None:
     assert "minutes" in text
 
 
+def test_colour_is_reduced_if_the_plan_says_so(work: Path) -> None:
+    colour(work)
+
+    plan = read_plan(small_audit.write(work, put("grey", value=True)))
+
+    assert plan.data[[3, 4]].shape == (2, 1, 32, 32)
+
+
 def test_q_may_be_that_of_the_audited_rows(work: Path) -> None:
     plan = read_plan(small_audit.write(work, put("q", value="empirical")))
 
@@ -283,6 +337,17 @@ def test_a_classifier_gets_the_input_and_gives_the_outputs_that_the_plan_says(wo
     assert torch.allclose(found, net((large - 0.5) / 0.25)[:, :1], atol=1e-5)
 
 
+def test_classes_of_which_one_is_right_become_log_odds(work: Path) -> None:
+    small_audit.script(small_audit.Classes(), work / "two.pt")
+    two = {"load": "two.pt", "outputs": {"ill": 1}, "scores": "softmax"}
+    plan = read_plan(small_audit.write(work, put("predictors", "two", value=two)))
+    x = plan.data[[0, 1]]
+
+    healthy, ill = small_audit.Classes()(x).T
+
+    assert torch.allclose(plan.predictors["two"](x, {})[:, 0], ill - healthy, atol=1e-4)
+
+
 def test_names_of_columns_may_be_anything(work: Path) -> None:
     hostile = {"view": "<b>v</b>: 'x'", "ill": 'a"; DROP\nTABLE', "split": "a == b"}
     table = pd.read_csv(work / "table.csv").rename(columns=hostile)
@@ -309,10 +374,15 @@ def test_a_plan_is_drafted_from_a_table_and_needs_few_changes(work: Path) -> Non
     assert drafted["graph"]["view"] == {"kind": "binary", "categories": ["AP", "PA"]}
     assert drafted["rows"] == {"train": "split == test"}
 
-    text = (work / "plan.yml").read_text().replace("# images: .", "images: png")
+    assert (drafted["images"], drafted["nuisances"]) == ("png", {"view": "all"})
+
+    text = (work / "plan.yml").read_text()
     (work / "plan.yml").write_text(text.replace("classifier.pt", "mine.pt"))
 
     assert len(read_plan(work / "plan.yml").grid) == 2
+    pd.read_csv(work / "table.csv").to_parquet(work / "table.parquet")
+    again = draft_plan(work / "table.parquet").replace("parquet", "csv")
+    assert again == draft_plan(work / "table.csv")
 
 
 def test_a_draft_quotes_whatever_a_table_holds(tmp_path: Path) -> None:
