@@ -158,6 +158,9 @@ def _chunk_logits(job: _Job, x: Tensor, pa: Parents, index: Tensor, do: Values) 
     for some in torch.arange(job.worlds + 1).split(max(1, job.max_images // len(x))):
         images, acted = _decode(job, noise, pa, {name: v[:, some] for name, v in do.items()})
         if not parts:
+            if images.shape[1:] != x.shape[1:]:
+                pair = f"{tuple(images.shape[1:])} for images of {tuple(x.shape[1:])}"
+                raise InputError(f"{type(job.generator).__name__}.predict() draws {pair}")
             images = torch.cat((*own, images))
             acted = {n: torch.cat((*[pa[n]] * len(own), values)) for n, values in acted.items()}
         found = _read(job, images, acted)

@@ -83,12 +83,10 @@ def judge(
         question: Groups, words and options.
     """
     question, found, pairs = question or Question(), {}, []
-    readers = (findings["generator"] or {}).get("readers", ())
-    numbers = [one["variable"] for one in readers if one["kind"] == "continuous"]
     for name, one in given.items():
         grid = {} if one.draws else one.grid
-        sampling, who = question.sampling(len(one), one.patient), _own(one, question.words, numbers)
-        found[name] = score_findings(one.scores, sampling, question, grid, int(one.draws), who)
+        sampling = question.sampling(len(one), one.patient)
+        found[name] = score_findings(one.scores, sampling, question, grid, int(one.draws))
     for (first, one), (second, other) in combinations(given.items(), 2):
         (a, label), (b, same) = _named(first, one), _named(second, other)
         if label == same:
@@ -147,13 +145,8 @@ def score_findings(
     question: Question,
     grid: Mapping[str, Tensor] | None = None,
     correction: int = 0,
-    own: Mapping[str, Sequence[object]] | None = None,
 ) -> dict[str, object]:
-    """All that a report says of scores; without a grid, nothing by attribute.
-
-    Args:
-        own: Columns by which flips are counted, besides the groups that were asked for.
-    """
+    """All that a report says of scores; without a grid, nothing by attribute."""
     options = labelled(check_options(**question.asked, correction=correction), scores)
     if options.metrics:  # verdicts are about these
         options = replace(options, metrics=[*dict.fromkeys((*options.metrics, "S_var", "S_flip"))])
@@ -171,7 +164,7 @@ def score_findings(
         "metrics": metrics,
         "attributes": _attributes(scores, grid, sampling) if grid else [],
         "curves": _curves(scores, grid, sampling, question.words) if grid else [],
-        "flips": _flips(scores, options.threshold, sampling, {**(own or {}), **question.groups}),
+        "flips": _flips(scores, options.threshold, sampling, question.groups),
         "calibration": _calibration(scores, options.bins),
         "subgroups": subgroups,
     }
@@ -203,21 +196,6 @@ def _curves(
             level = row.pop("name")
             said = words.get(name, {}).get(level, f"{level:g}")
             found.append({"attribute": name, "value": level, "words": said} | row)
-    return found
-
-
-def _own(
-    given: Predictions, words: Mapping[str, Mapping[float, str]], numbers: Sequence[str]
-) -> dict[str, list[str]]:
-    """Every row's own value of what the worlds set, in words; of a number, the nearest world."""
-    found = {}
-    for name in () if given.draws else [name for name in given.grid if name in given.parents]:
-        levels = given.grid[name].double().unique()
-        gap, nearest = (given.parents[name].double()[:, None] - levels).abs().min(dim=1)
-        said = [words.get(name, {}).get(level, f"{level:g}") for level in levels.tolist()]
-        rows = zip(gap.tolist(), nearest.tolist(), strict=True)
-        near = "near " if name in numbers else ""
-        found[name] = [near + said[i] if near or not far else "another value" for far, i in rows]
     return found
 
 

@@ -177,6 +177,13 @@ def test_an_intervention_on_what_nobody_has_recorded_is_refused(data: Dataset) -
             marginalise(Shaded(), {"mine": logit}, rows, Grid.product({"age": [30, 80]}))
 
 
+class Smaller(Shaded):
+    """Draws images of half the size."""
+
+    def predict(self, noise: dict[str, Tensor], pa: Parents) -> Tensor:
+        return super().predict(noise, pa)[..., ::2, ::2]
+
+
 class Wrong(Shaded):
     """A generator that draws one image too few."""
 
@@ -190,6 +197,7 @@ class Wrong(Shaded):
         (object(), r"generator: object has no method abduct\(\)"),
         (Shaded, r"generator: is the class Shaded; make one"),
         (Wrong(), r"Wrong.predict\(\) gives \(\d+, 1, 8, 8\) for \d+ rows"),
+        (Smaller(), r"Smaller.predict\(\) draws \(1, 4, 4\) for images of \(1, 8, 8\)"),
     ],
 )
 def test_a_generator_that_cannot_be_used_is_named(
