@@ -74,11 +74,16 @@ def icon_styles(names: set[str], codes: set[int], vendor: Path) -> str:
 def squeeze(page: str) -> str:
     """A page without the indents and empty lines of its templates; what shows them keeps them.
 
+    Names, punctuation and spaces of code are not marked either: they have the colour of all text.
+
     Example:
         >>> squeeze("<ul>\\n\\n  <li>one</li>\\n<pre>a\\n  b</pre></ul>")
         '<ul>\\n<li>one</li>\\n<pre>a\\n  b</pre></ul>'
+        >>> squeeze('<pre><span class="k">del</span> <span class="n">a</span></pre>')
+        '<pre><span class="k">del</span> a</pre>'
     """
     kept = r"<(pre|script|style|textarea)\b.*?</\1>"
+    page = re.sub(r'<span class="[npw]">([^<]*)</span>', r"\1", page)
     return re.sub(kept + r"|\n\s+", lambda m: m[0] if m[1] else "\n", page, flags=re.DOTALL)
 
 

@@ -63,9 +63,8 @@ def as_text(frame: "pd.DataFrame") -> str:
         value = f"{estimate:.4f}" if estimate == estimate else "undefined"
         mark = DAGGER if name in doubtful else " "
         between = "  [{:.4f}, {:.4f}]".format(*ends) + mark if ends else ""
-        words = (
-            f"{frame.worst[i]} - {frame.best[i]}" if "worst" in frame else MEANINGS.get(name, tail)
-        )
+        gap = "worst" in frame and frame.worst.notna()[i]
+        words = f"{frame.worst[i]} - {frame.best[i]}" if gap else MEANINGS.get(name, tail)
         lines.append(f"{name:<16}{value:>10}{between}  {words}")
     return "\n".join([*lines, NOTE] if doubtful else lines)
 
