@@ -62,15 +62,16 @@ class Cells:
 
     def filled(self, column: str) -> list[str]:
         """A column of names without the blanks around them; an empty one is refused."""
-        text = self.frame[column].str.strip()
+        text = self.frame[column].fillna("").str.strip()
         self._check(text == "", column)
         return text.tolist()
 
     def _check(self, bad: pd.Series, column: str, what: str = "filled") -> None:
         if bad.any():
             row = int(bad.to_numpy().argmax())
-            cell = str(self.frame[column].iloc[row])
-            problem = f"{cell!r} is not {what}" if cell.strip() else "the cell is empty"
+            cell = self.frame[column].iloc[row]
+            text = "" if cell is None or (what == "filled" and cell != cell) else str(cell)
+            problem = f"{text!r} is not {what}" if text.strip() else "the cell is empty"
             with self.blame():
                 raise InputError(problem, column=column, row=row)
 
@@ -112,7 +113,7 @@ def _read_binary(path: Path) -> Cells:
     try:
         if path.suffix == ".parquet":
             needs("pyarrow")
-            frame = pd.read_parquet(path)
+            frame = pd.read_parquet(path).reset_index(drop=True)
         else:
             with path.open("rb") as file:
                 if not zipfile.is_zipfile(file):
@@ -125,7 +126,9 @@ def _read_binary(path: Path) -> Cells:
     if not len(frame):
         raise InputError(f"{path}: there are no rows")
     text = frame.select_dtypes(exclude=["integer", "floating"]).columns
-    return Cells(path, list(frame.columns), frame.astype(dict.fromkeys(text, str)))
+    lacking = [name for name in frame.columns.difference(text) if frame[name].isna().any()]
+    kinds = dict.fromkeys(text, str) | dict.fromkeys(lacking, np.float64)  # which know NaN, not NA
+    return Cells(path, list(frame.columns), frame.astype(kinds))
 
 
 def _columns(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from cfcore import checks
 from cfcore.checks import InputError, Numbers, UndefinedMetricWarning, as_tensor, check_logits
 from cfcore.inputs import Aside, Given, gather
 from cfcore.metrics.loss import Loss, resolve_loss
-from cfcore.metrics.summary import EXTRA, Options, Scores, names, summarise
+from cfcore.metrics.summary import EXTRA, OF, Options, Scores, names, summarise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,10 +83,7 @@ def check_options(
     threshold, alphas = checks.check_fraction(threshold, "threshold"), checks.check_alphas(alphas)
     bins = checks.check_count(bins, "bins", most=1_000_000)
     options = Options(threshold, alphas, bins, loss, correction)
-    known = [
-        *names(options, labelled=True),
-        *(f"{n}_{of}" for n in EXTRA for of in ("orig", "marg")),
-    ]
+    known = [*names(options, labelled=True), *(f"{n}_{of}" for n in EXTRA for of in OF)]
     for name in metrics or ():
         if name not in known:
             raise InputError(f"{name!r} is none of {', '.join(known)}", column="metrics")
@@ -133,7 +130,7 @@ def as_numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
             "A": "AUC and AP need patients with either label",
         }
         why = [reasons[n] for n in reasons if any(name.startswith(n) for name in undefined)]
-        if "S_rank" in undefined:
+        if "S_rank" in undefined and reasons["tau_b"] in why:
             why.remove(reasons["tau_b"])
         text = f"{', '.join(undefined)} undefined (NaN): {'; '.join(why)}"
         warnings.warn(text, UndefinedMetricWarning, stacklevel=3)

@@ -67,7 +67,9 @@ def _parts(
     obs, cf = (given if hasattr(given, "shape") else _array(given) for given in (p_obs, p_cf))
     if len(obs.shape) < 2 or len(cf.shape) < 3:  # what does not fit is said where it is checked
         return {"": (p_obs, p_cf, y)}
-    names = list(labels or map(str, range(obs.shape[1])))
+    names = [str(name) for name in (range(obs.shape[1]) if labels is None else labels)]
+    if len(set(names)) < len(names):
+        raise InputError(f"one of {', '.join(names)} is there twice", column="labels")
     if cf.shape[2:] != obs.shape[1:] or len(names) != obs.shape[1]:
         wanted = f"{obs.shape[1]} columns of p_obs ask for (N, K, {obs.shape[1]})"
         problem = f"has shape {tuple(cf.shape)}, and there are {len(names)} labels; {wanted}"
@@ -87,15 +89,26 @@ def _array(values: Numbers) -> np.ndarray:
 
 
 def _one_label(y: Numbers, number: int, name: str, names: Sequence[str]) -> np.ndarray:
-    """Whether each row has a label: a column of ``y``, or its class, by number or name."""
+    """Whether each row has a label: a column of ``y``, or its class, by name or else by number."""
     given = np.asarray(y.cpu() if hasattr(y, "cpu") else y)
     if given.ndim > 1:
+        if given.shape[1] != len(names):
+            problem = f"has {given.shape[1]} columns, and there are {len(names)} labels"
+            raise InputError(problem, column="y")
         return given[:, number]
-    strange = set(given.tolist()) - set(names) - set(range(len(names)))
-    if strange:
-        problem = f"{min(strange, key=str)!r} is none of the classes {', '.join(names)}"
-        raise InputError(problem, column="y")
-    return (given == number) if given.dtype.kind in "iuf" else (given == name)
+    classes = np.array([_class(value) for value in given.tolist()])
+    for known, own in ((names, name), ([str(i) for i in range(len(names))], str(number))):
+        if np.isin(classes, known).all():
+            return classes == own
+    row = int((~np.isin(classes, names)).argmax())
+    problem = f"{str(classes[row])!r} is none of the classes {', '.join(names)}"
+    raise InputError(problem, column="y", row=row)
+
+
+def _class(value: object) -> str:
+    """A class as text: 1, 1.0 and True are the same one."""
+    whole = isinstance(value, bool | int | float) and value == value // 1
+    return str(int(value)) if whole else str(value)
 
 
 def _in_frame(frame: "pd.DataFrame", header: Sequence[str], kind: str) -> dict[str, _Scored]:

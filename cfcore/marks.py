@@ -30,7 +30,8 @@ def marked(sources: Iterable[str]) -> dict[str, list[str]]:
     marks = [_PREFIX + name for name in sorted(set(sources))]
     for mark in marks:
         if not _MARK.fullmatch(mark.encode()):
-            raise InputError(f"{mark.removeprefix(_PREFIX)!r} cannot name a source")
+            name = mark.removeprefix(_PREFIX)
+            raise InputError(f"{name!r} cannot name a source: use a to z, 0 to 9, - and _")
     return {"restricted": marks} if marks else {}
 
 

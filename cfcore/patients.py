@@ -312,7 +312,9 @@ class Files:
     def fingerprint(self, rows: np.ndarray) -> str:
         """A hash of names, sizes and modification times of the files and of the target size."""
         found = [(path, Path(path).stat()) for path in (self.paths[row] for row in rows)]
-        lines = [f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n" for path, status in found]
+        lines = [
+            f"{Path(path).name}\0{status.st_size}\0{status.st_mtime_ns}\n" for path, status in found
+        ]
         return hashlib.sha256("".join((repr(self.size), *lines)).encode()).hexdigest()
 
 

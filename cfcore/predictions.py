@@ -29,8 +29,10 @@ from cfcore.metrics.summary import Options, Scores, summarise
 from cfcore.resampling import (
     Sampled,
     bootstrap_scores,
+    check_alike,
     check_patients,
     check_resampling,
+    check_same_order,
     compare_scores,
     split_options,
 )
@@ -153,9 +155,7 @@ class Predictions:
 
     def compare(self, other: "Predictions", **asked: Unpack[Sampled]) -> "pd.DataFrame":
         """The other predictor's metrics minus these, as :func:`cfcore.compare` gives them."""
-        _check_same_patients(self, other)
-        options, how = self._options(asked)
-        patient = other.patient if self.patient is None else self.patient
+        patient, (options, how) = _check_same_patients(self, other), self._options(asked)
         sampling = check_resampling(len(self), patient, **how)
         return compare_scores(self.scores, other.scores, options, sampling)
 
@@ -234,15 +234,16 @@ class Predictions:
         *,
         q: Numbers | None = None,
         parents: Sequence[str] = (),
+        weight: str | None = None,
     ) -> "Predictions":
         """Take the columns of :meth:`to_frame`, or probabilities ``p_obs``, ``p_cf_0``, ...
 
         Args:
-            frame: A row for each image; ``y``, ``patient`` and ``weight`` are taken if they are
-                there.
+            frame: A row for each image; ``y`` and ``patient`` are taken if they are there.
             grid: The values of the intervened variables, each of shape (K,).
             q: As for :func:`cfcore.evaluate`.
             parents: Columns that are recorded parents.
+            weight: The column that says how much each row counts.
         """
         kind = "logit" if "logit_obs" in frame else "p"
         names = worlds(map(str, frame.columns), kind=kind)
@@ -253,9 +254,9 @@ class Predictions:
                 problem = "a probability of 0 or 1 has no logit: see cfcore.evaluate(frame)"
                 raise InputError(problem, column="p_obs, p_cf")
             scores = scores.logit()
-        rows = {
-            name: frame[name].to_numpy(copy=True) for name in (*_ROWS, "patient") if name in frame
-        }
+        named = {name: name for name in ("y", "patient") if name in frame}
+        named |= {} if weight is None else {"weight": weight}
+        rows = {name: frame[column].to_numpy(copy=True) for name, column in named.items()}
         known = {name: frame[name].to_numpy(copy=True) for name in parents}
         return cls(scores[:, 0], scores[:, 1:], grid, q, parents=known, **rows)
 
@@ -351,22 +352,12 @@ def load_all(path: str | Path) -> dict[str, Predictions]:
         raise InputError(f"{path}: these are not predictions, or damaged: {error}") from None
 
 
-def _check_same_patients(first: Predictions, second: Predictions) -> None:
+def _check_same_patients(first: Predictions, second: Predictions) -> Sequence | None:
     """Refuse to compare predictions that are not about the same patients in the same order."""
-    if len(first) != len(second):
-        raise InputError(f"the predictions are about {len(first)} and {len(second)} rows")
     if first.draws != second.draws:
         raise InputError("only one of the predictions is on Monte Carlo draws")
-    if (first.y is None) != (second.y is None):
-        raise InputError("only one of the predictions has labels")
-    if first.y is not None and (first.y != second.y).any():
-        raise InputError("the predictions disagree about the labels", column="y")
-    pairs = zip(first.patient or (), second.patient or (), strict=False)
-    for row, (a, b) in enumerate(pairs):
-        if a != b:
-            raise InputError(
-                f"the predictions are about {a!r} and {b!r}", column="patient", row=row
-            )
+    check_alike(first.scores, second.scores)
+    return check_same_order(first.patient, second.patient)
 
 
 def _check_same_worlds(first: Predictions, other: Predictions, name: str) -> None:

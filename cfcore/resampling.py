@@ -221,7 +221,7 @@ def bootstrap_scores(
 
 
 def check_groups(by: Sequence[object], rows: int, name: str = "by") -> dict[str, Tensor]:
-    """The rows of each group, by its name."""
+    """The rows of each group, by its name; in the order of categories, if they have one."""
     import pandas as pd
 
     if len(by) != rows:
@@ -230,6 +230,11 @@ def check_groups(by: Sequence[object], rows: int, name: str = "by") -> dict[str,
     if given.isna().any():
         raise InputError("the group is missing", column=name, row=int(given.isna().argmax()))
     codes, found = pd.factorize(given, sort=True)
+    if isinstance(by, pd.Categorical):
+        known = by.remove_unused_categories()
+        codes, found = known.codes, known.categories
+    if len(set(map(str, found))) < len(found):
+        raise InputError("two groups look the same, such as 1 and '1'", column=name)
     if not 2 <= len(found) <= _GROUPS:
         advice = "group by something that differs" if len(found) < 2 else "cut it into bands first"
         raise InputError(f"there are {len(found)} groups: {advice}", column=name)
@@ -250,7 +255,11 @@ def _with_gaps(
 
     gaps, ends = {}, {}
     for metric in frames[0].metric:
-        order = sorted(values, key=lambda group, m=metric: values[group][m][0])
+        known = [group for group in values if not np.isnan(values[group][metric][0])]
+        order = sorted(known, key=lambda group, m=metric: values[group][m][0])
+        if len(order) < 2:  # there is nothing to compare
+            gaps[metric], ends[metric] = np.full(2, np.nan), {"worst": None, "best": None}
+            continue
         best, worst = (order[-1], order[0]) if metric.startswith(_HIGHER) else (order[0], order[-1])
         gaps[metric] = values[worst][metric] - values[best][metric]
         ends[metric] = {"worst": worst, "best": best}
@@ -394,9 +403,10 @@ def compare(
     what, how = split_options(asked)
     options, aside = check_options(**what), {"weight": weight, "patient": patient}
     ours, theirs = _one_of_two("first", first, y, aside), _one_of_two("second", second, y, aside)
+    patient = check_same_order(ours.patient, theirs.patient)
     checked = check_parts(ours, q), check_parts(theirs, q)
     rows = len(next(iter(checked[0].values())).obs)
-    sampling = check_resampling(rows, ours.patient, **how)
+    sampling = check_resampling(rows, patient, **how)
     return joined(compare_pairs(*checked, partial(labelled, options), sampling))
 
 
@@ -411,7 +421,7 @@ def compare_pairs(
         names = ", ".join(first), ", ".join(second)
         raise InputError("first has the labels {}, second {}".format(*names))
     for name, one in first.items():
-        _check_alike(one, second[name])
+        check_alike(one, second[name])
     return {
         name: compare_scores(one, second[name], options(one), sampling)
         for name, one in first.items()
@@ -428,13 +438,28 @@ def _one_of_two(name: str, given: object, y: Numbers | None, aside: Mapping[str,
     return gather(*given, y, **aside)
 
 
-def _check_alike(first: Scores, second: Scores) -> None:
-    """Refuse two predictors that were not asked about the same rows."""
+def check_same_order(first: _Ids | None, second: _Ids | None) -> _Ids | None:
+    """The patients of two predictors, refused if they are others or in another order."""
+    if first is None or second is None:
+        return second if first is None else first
+    for row, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            a, b = (getattr(name, "item", lambda name=name: name)() for name in (a, b))
+            problem = f"the two are about {a!r} and {b!r}"
+            raise InputError(problem, column="patient", row=row)
+    return first
+
+
+def check_alike(first: Scores, second: Scores) -> None:
+    """Refuse two predictors that were not asked about the same rows in the same worlds."""
     if len(first.obs) != len(second.obs):
-        problem = f"has {len(second.obs)} rows, but first has {len(first.obs)}"
-        raise InputError(problem, column="second")
-    if (first.y is None) != (second.y is None):
-        raise InputError("only one of the two has labels", column="y")
-    if first.y is not None and bool((differ := first.y != second.y).any()):
-        row = int(differ.int().argmax())
-        raise InputError("the two disagree about the label", column="y", row=row)
+        raise InputError(f"the two are about {len(first.obs)} and {len(second.obs)} rows")
+    for name, what in (("y", "labels"), ("weight", "weights"), ("q", "probabilities of worlds")):
+        a, b = getattr(first, name), getattr(second, name)
+        if name == "q" and len(a) != len(b):
+            raise InputError(f"the two have {len(a)} and {len(b)} worlds", column=name)
+        if (a is None) != (b is None):
+            raise InputError(f"the two differ: not both have these {what}", column=name)
+        if a is not None and bool((differ := (a - b).abs() > 1e-9).any()):
+            row = None if name == "q" else int(differ.int().argmax())
+            raise InputError(f"the two disagree about the {what}", column=name, row=row)

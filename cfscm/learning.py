@@ -15,6 +15,7 @@ from torch import Tensor
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.graph import CausalGraph
+from cfcore.marks import marked
 from cfcore.patients import Patients
 from cfscm.encoding import widths
 from cfscm.image import ImageConfig, ImageMechanism
@@ -70,7 +71,10 @@ def trained_before(path: Path, made_of: str) -> dict[str, Any] | None:
         return None
     notes = read_manifest(path)["notes"]
     if notes.get("made_of") != made_of:
-        raise InputError(f"{path}: was trained on other rows, images or graph; remove it")
+        raise InputError(
+            f"{path}: was trained on other rows, images or graph, or image "
+            "files were changed or touched since; choose another folder, or remove it"
+        )
     return notes
 
 
@@ -111,7 +115,10 @@ def learn(
         write_atomically(pace, json.dumps({"steps": int(steps), "made_of": made_of}).encode())
     known = json.loads(pace.read_bytes())
     if known["made_of"] != made_of:
-        raise InputError(f"{pace}: is of other rows, images or graph; remove it")
+        raise InputError(
+            f"{pace}: is of other rows, images or graph, or image files were "
+            "changed or touched since; choose another folder, or remove it"
+        )
     done = steps = known["steps"]
     say(f"generator: {steps} steps on {len(data)} rows")
     model.fit_parents(pa, seed=seed)
@@ -130,7 +137,8 @@ def learn(
     model.image.centre(images, c)
     minutes = (time.monotonic() - begin) / 60
     trained = {"minutes": round(minutes, 2), "steps": done, "rows": len(data)}
-    save_model(model, path, seed=seed, notes={"made_of": made_of, "trained": trained})
+    notes = {"made_of": made_of, "trained": trained} | marked(data.restricted)
+    save_model(model, path, seed=seed, notes=notes)
     for file in (checkpoint, pace):
         file.unlink(missing_ok=True)
     return load_model(path, graph=model.graph).to(device), trained  # as a later call will find it

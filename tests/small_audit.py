@@ -119,7 +119,9 @@ def make(folder: Path) -> Path:
 def script(module: nn.Module, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.trace(module, torch.zeros(2, module.channels, SIZE, SIZE)).save(path)
+        torch.jit.trace(module, torch.zeros(2, getattr(module, "channels", 1), SIZE, SIZE)).save(
+            path
+        )
 
 
 def write(folder: Path, change: Callable[[dict], object] = lambda plan: None) -> Path:

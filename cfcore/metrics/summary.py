@@ -67,12 +67,16 @@ EXTRA = {"AUC": auc, "AP": average_precision}
 """Metrics of observed (``AUC_orig``) and marginalised (``AUC_marg``) scores that are asked for."""
 
 
+OF = ("orig", "marg")
+"""Observed and marginalised, in the names of metrics that there are of either."""
+
+
 def names(options: Options, *, labelled: bool) -> list[str]:
     """The metrics of a report, in its order: those that were asked for, or those of the paper."""
     if options.metrics:
         return list(options.metrics)
     found = ["R_orig", "R_CM", "R_IE", *_tails(options)] if labelled else []
-    for of in ("orig", "marg") if labelled else ():
+    for of in OF if labelled else ():
         found += [f"Brier_{of}", f"ECE_{of}", f"MCE_{of}"]
     return [*found, "S_var", "S_flip", "D_obs", "D_abs", "S_rank", "tau_b", "abs_rank_change"]
 

@@ -152,6 +152,12 @@ def _read_predictions(file: Path, asked: _Wanted) -> _Given:
     return _Given(scores, first.to_frame(), patient, None, found)
 
 
+def _called(given: "Predictions") -> str:
+    """The name of a predictor and its label, as far as they are known."""
+    known = [given.provenance.get(key) for key in ("predictor", "label")]
+    return ":".join(str(name) for name in known if name)
+
+
 def _refuse_input(out: Path | None, *given: Path | None) -> None:
     """Refuse to write over what is read."""
     read = [path for path in given if path is not None and path.exists()]
@@ -245,17 +251,16 @@ def compare(
     """
     from cfcore.inputs import joined
     from cfcore.report.text import as_json, as_text, resampled
-    from cfcore.resampling import check_resampling, compare_pairs
+    from cfcore.resampling import check_resampling, check_same_order, compare_pairs
 
     _refuse_input(json, first, second, asked.q)
     check_count(replicates, "replicates", least=2)
     one, other = (_read(file, asked) for file in (first, second))
     with other.blame():
-        if one.who is not None and one.who != other.who:
-            raise InputError(f"{first} and {second} are not about the same patients in this order")
-        sampling = check_resampling(len(one.columns), one.who, replicates)
+        who = check_same_order(one.who, other.who)
+        sampling = check_resampling(len(one.columns), who, replicates)
         frame = joined(compare_pairs(one.scores, other.scores, asked.options, sampling))
-    resampling = one.about(replicates)
+    resampling = (other if one.who is None else one).about(replicates)
     if json is not None:
         write_atomically(json, as_json(frame, resampling).encode())
     title = f"{second} minus {first}: {one.size}; {resampled(**resampling)}"
@@ -285,22 +290,29 @@ def report(
         fail_if (CONDITION): End with exit code 3 if this holds of a predictor, such as
             'S_flip > 0.1'; the report is written all the same.
     """
-    from cfcore.report.conclusions import gate
+    from cfcore.metrics.summary import names
+    from cfcore.report.conclusions import check_gate, gate
     from cfcore.report.findings import Question, judge_scores
     from cfcore.report.page import write_report
 
-    gate({"predictors": {}}, fail_if)  # a condition that cannot be read is refused now
     if (out / "audit.json").exists():
         raise InputError(f"{out}: holds an audit; write the report elsewhere")
     given, count = _read(file, asked), check_count(replicates, "replicates", 2)
     with given.blame():
         groups = {column: given.group(column) for column in by}
         question = Question(groups, asked=asked.asked(), replicates=count)
-        grids = {name: one.grid for name, one in given.predictions.items()}
-        for scores in given.scores.values():
-            asked.options(scores)  # refuses what needs labels that are not here
+        called = {name: name or _called(one) for name, one in given.predictions.items()}
+        grids = {called[name]: one.grid for name, one in given.predictions.items()}
+        scores = {called.get(name, name): one for name, one in given.scores.items()}
+        for one in given.scores.values():
+            options, labels = asked.options(one), one.y is not None
+            check_gate(fail_if, [*names(options, labelled=labels), "S_var", "S_flip"])
         check_writable(out)
-        findings = judge_scores(title or file.name, given.scores, given.who, question, grids)
+        findings = judge_scores(title or file.name, scores, given.who, question, grids)
+    for one in given.predictions.values():  # what may not be shared stays marked
+        marks = {name: v for name, v in one.provenance.items() if name == "restricted"}
+        findings["provenance"] |= marks
+    findings["asked"] |= {"weight": asked.weight, "replicates": count}
     reasons = gate(findings, fail_if)
     yield from map(str, write_report(findings, out))
     yield from reasons

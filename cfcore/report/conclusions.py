@@ -5,10 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cfcore.checks import InputError
+from cfcore.metrics.summary import Options, names
 
 RULES = {
     "tolerance": 0.05, "skill": 0.7, "skill_number": 0.5, "well": 0.8, "each": 0.5, "hardly": 0.1,
-    "aside": 1.0,
+    "aside": 0.25,
 }  # fmt: skip
 """The numbers that verdicts are made with; a report states them all.
 
@@ -16,8 +17,9 @@ A score may move by the ``tolerance``, a standard deviation over worlds. A reade
 ``skill``, of a number an R2 of ``skill_number``, to judge. A generator moves an attribute ``well``
 if its images go so far on the way from before to real images with the value, on average and by the
 lower ends of intervals, and for ``each`` value so far; ``hardly`` if they go less far than that, or
-no reading moves by more. If it moves anything else by more than ``aside``, in units of what
-separates real groups, a score may depend on that.
+no reading moves by more. If it moves anything else that can be read by more than ``aside``, in
+units of what separates real groups, a score may depend on that. A score that moves by more than the
+tolerance when nothing is changed is not judged by such images without a warning.
 """
 _SEEN = "{0}: no dependence on {1} beyond {2:g} was seen, but "
 _SAYS = {
@@ -28,8 +30,9 @@ _SAYS = {
     "none": "{0} does not depend on {1} beyond {2:g}",
     "partly": _SEEN + "the generator changes {1} only partly",
     "unknown": _SEEN + "whether the images show the change is unknown",
+    "moved": _SEEN + "the generator moves the score when nothing is changed",
 }
-_CALLED = {"few": "undecided", "partly": "warning", "unknown": "warning"}
+_CALLED = {"few": "undecided", "partly": "warning", "unknown": "warning", "moved": "warning"}
 _ABOUT_SCORES = "only scores were given: whether the images behind them change was not checked"
 
 
@@ -41,19 +44,19 @@ def trust(generator: Mapping | None, attribute: str, rules: Mapping = RULES) -> 
     """
     if generator is None:
         return "unknown", _ABOUT_SCORES
-    moved = [row["shift"] or 0 for row in generator["amplification"] if row["do"] == attribute]
-    if moved and max(moved) < rules["hardly"]:
+    moved = [row["shift"] for row in generator["amplification"] if row["do"] == attribute]
+    if moved and None not in moved and max(moved) < rules["hardly"]:
         return "hardly", f"no reader sees a difference in images set to another {attribute}"
     reader = next((r for r in generator["readers"] if r["variable"] == attribute), None)
     rows = [row for row in generator["effectiveness"] if row["variable"] == attribute]
     if reader is None or not rows:
         return "unknown", f"no reader was trained for {attribute}"
-    skill, number = reader["skill"], reader["kind"] == "continuous"
-    least = rules["skill_number" if number else "skill"]
-    if skill["estimate"] is None or skill["estimate"] < least:
+    number, skill = reader["kind"] == "continuous", reader["skill"]
+    if not _able(reader, rules):
+        least = rules["skill_number" if number else "skill"]
         weak = f"{skill['metric']} {_number(skill['estimate'])}, {least} needed"
         return "unknown", f"the reader of {attribute} is too weak to judge ({weak})"
-    ways = [_way(row) for row in ([_bridged(rows)] if number else rows)]
+    ways = [_way(row, rules) for row in ([_bridged(rows)] if number else rows)]
     if None in ways:
         return "unknown", f"the reader says the same of real images with and without {attribute}"
     share, low = (sum(part) / len(ways) for part in zip(*ways, strict=True))
@@ -63,6 +66,13 @@ def trust(generator: Mapping | None, attribute: str, rules: Mapping = RULES) -> 
     return word, f"images set to another {attribute} are read as being {far}"
 
 
+def _able(reader: Mapping, rules: Mapping) -> bool:
+    """Whether a reader reads well enough to judge."""
+    skill = reader["skill"]["estimate"]
+    least = rules["skill_number" if reader["kind"] == "continuous" else "skill"]
+    return skill is not None and skill >= least
+
+
 def _bridged(rows: Sequence[Mapping]) -> dict[str, float]:
     """Distances from what was asked as the share of them that is bridged, over all values."""
     total = {k: sum(row.get(k) or 0 for row in rows) for k in ("before", "after", "high", "real")}
@@ -70,7 +80,7 @@ def _bridged(rows: Sequence[Mapping]) -> dict[str, float]:
     return {"before": 0.0, "after": share["after"], "low": share["high"], "real": share["real"]}
 
 
-def _way(row: Mapping) -> tuple[float, float] | None:
+def _way(row: Mapping, rules: Mapping = RULES) -> tuple[float, float] | None:
     """How far images go on the way to real ones, and at least; None where those are hardly apart.
 
     Example:
@@ -78,42 +88,59 @@ def _way(row: Mapping) -> tuple[float, float] | None:
         (0.5, 0.25)
     """
     before, real = row["before"], 1 if row.get("real") is None else row["real"]
-    if real - before < RULES["hardly"] or row["low"] is None:
+    if real - before < rules["hardly"] or row["low"] is None:
         return None
-    return (row["after"] - before) / (real - before), (row["low"] - before) / (real - before)
+    return tuple(min((row[end] - before) / (real - before), 1.0) for end in ("after", "low"))
 
 
 def conclude(findings: Mapping) -> list[dict[str, str | None]]:
     """A sentence for each predictor, label and nuisance variable, and what it rests on."""
     found, generator, rules = [], findings["generator"], findings["asked"]["rules"]
+    still = generator["composition"]["D_abs_null"] if generator else {}
     for name, one in findings["predictors"].items():
-        metrics, first = {row["metric"]: row for row in one["metrics"]}, len(found)
+        metrics, own = {row["metric"]: row for row in one["metrics"]}, []
+        floor = still.get(name) or 0
         for row in one["attributes"] or [metrics["S_var"] | {"attribute": "the world"}]:
             attribute = row["attribute"]
             moved, why = trust(generator, attribute, rules)
+            if floor > rules["tolerance"]:
+                moved = "moved" if moved == "well" else moved
+                why += f"; the score moves by {_number(floor)} when nothing is changed"
             verdict, short, text = _dependence(name, row, rules["tolerance"], moved)
-            warning = _aside(generator, attribute, rules, moved) if verdict == "depends" else None
             entry = {"about": name, "attribute": attribute, "verdict": verdict, "short": short}
-            found.append(entry | {"text": text, "because": why, "warning": warning})
-        own, flips = found[first:], metrics["S_flip"]
-        calm = all(entry["verdict"] in ("none", "warning") for entry in own)
-        if calm and (flips["low"] or 0) > rules["tolerance"]:
-            share = f"{100 * flips['estimate']:.0f} % of decisions flip over all worlds"
-            for entry in own:
-                entry["warning"] = f"{share} all the same: many scores are near the threshold"
+            told = verdict in ("nothing", "warning")
+            warning = None if told else _aside(generator, attribute, rules, moved)
+            own.append(entry | {"text": text, "because": why, "warning": warning})
+        if all(entry["verdict"] in ("none", "warning") for entry in own):
+            _doubt(own, one["attributes"], metrics, rules["tolerance"])
+        found += own
     return found
+
+
+def _doubt(own: list[dict], attributes: Sequence[Mapping], metrics: Mapping, most: float) -> None:
+    """Warn where every attribute seems harmless, and their combinations or decisions are not."""
+    flips, said = metrics["S_flip"], []
+    together = metrics["S_var"]["estimate"] - sum(row["estimate"] for row in attributes)
+    if attributes and together > most**2:
+        said.append(f"attributes together move the score by {_number(together**0.5)} more")
+    if (flips["low"] or 0) > most:
+        share = f"{100 * flips['estimate']:.0f} % of decisions flip over all worlds"
+        said.append(f"{share} all the same: many scores are near the threshold")
+    for entry in own if said else ():
+        entry["warning"] = "; ".join([entry["warning"]] * bool(entry["warning"]) + said)
 
 
 def _aside(generator: Mapping | None, attribute: str, rules: Mapping, moved: str) -> str | None:
     """What else a generator moves, or may move, so that a score may depend on that."""
     if generator is None:
         return None
-    rows = [row for row in generator["amplification"] if row["do"] == attribute]
-    rows = [row for row in rows if not row["own"] and (row["shift"] or 0) > rules["aside"]]
+    able = [reader["variable"] for reader in generator["readers"] if _able(reader, rules)]
+    rows = [row for row in generator["amplification"] if row["do"] == attribute and not row["own"]]
+    rows = [row for row in rows if row["reader"] in able and (row["shift"] or 0) > rules["aside"]]
     far = ", ".join(f"{row['reader']} ({_number(row['shift'])})" for row in rows)
     if rows:
         what = f"setting {attribute} also moves the reading of {far}, in units of what separates"
-        return f"{what} real groups: the dependence may be on that"
+        return f"{what} real groups: what is seen may be due to that"
     return f"what changes with {attribute} in the images is unknown" if moved == "unknown" else None
 
 
@@ -146,6 +173,15 @@ def _number(value: float | None) -> str:
     if value is None or value != value:
         return "undefined"
     return f"{value:.2g}" if abs(value) > 5e-7 else "0"
+
+
+def check_gate(conditions: Sequence[str], known: Sequence[str] = ()) -> None:
+    """Refuse conditions that cannot be read, or are on no metric that is known, by default those
+    of the paper, before anything is computed.
+    """
+    known = known or names(Options(), labelled=True)
+    rows = [{"metric": name, "estimate": 0.0} for name in known]
+    gate({"predictors": {"any predictor": {"metrics": rows}}}, conditions)
 
 
 def gate(findings: Mapping, conditions: Sequence[str]) -> list[str]:

@@ -15,7 +15,13 @@ from cfcore.metrics.stability import attribute_variance, flip_rate
 from cfcore.metrics.summary import Scores
 from cfcore.predictions import Predictions
 from cfcore.report.conclusions import RULES, conclude
-from cfcore.resampling import Resampling, bootstrap_scores, check_resampling, mean_intervals
+from cfcore.resampling import (
+    Resampling,
+    bootstrap_scores,
+    check_groups,
+    check_resampling,
+    mean_intervals,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +124,9 @@ def judge_scores(
         nuisances[name] = {"values": levels, "words": [f"{v:g}" for v in levels], "unit": ""}
     set_to = [values.double().tolist() for values in grid.values()]
     asked = {"title": title, "rows": rows, "patients": sampling.patients, "nuisances": nuisances}
-    asked |= {"q": "as given", "worlds": [[own[k] for own in set_to] for k in range(worlds)]}
+    q = next(iter(scores.values())).q
+    q = "uniform" if len(q.unique()) == 1 else q.tolist()
+    asked |= {"q": q, "worlds": [[own[k] for own in set_to] for k in range(worlds)]}
     asked |= {"labels": list(found), "predictors": ["as given"], "generator": "unknown"}
     asked |= {"effect": "unknown", "threshold": question.asked.get("threshold", 0.5)}
     return concluded({"asked": asked, "generator": None}, found, [])
@@ -134,7 +142,8 @@ def concluded(
     given = {"schema": _SCHEMA, "asked": {**findings["asked"], "rules": rules}}
     given |= {"generator": findings["generator"], "predictors": found, "comparisons": list(pairs)}
     given["conclusions"] = conclude(given)
-    given["assumptions"] = [*findings.get("assumptions", ()), *_ASSUMED]
+    own = _ASSUMED if given["generator"] else _ASSUMED[1:]  # scores say nothing of a graph
+    given["assumptions"] = [*findings.get("assumptions", ()), *own]
     made = {"cfcore": cfcore.__version__}
     return given | {"provenance": made | findings.get("provenance", {})}
 
@@ -191,7 +200,8 @@ def _curves(
         parts = {}
         for level in values.unique().tolist():
             q = scores.q.double() * (values == level)
-            parts[level] = marginal_prediction(scores.cf, q / q.sum().clamp(min=1e-300))
+            if q.any():  # a value that q never takes has no mean
+                parts[level] = marginal_prediction(scores.cf, q / q.sum())
         for row in records(mean_intervals(parts, sampling, scores.weight)):
             level = row.pop("name")
             said = words.get(name, {}).get(level, f"{level:g}")
@@ -203,17 +213,14 @@ def _flips(
     scores: Scores, threshold: float, sampling: Resampling, groups: Mapping[str, Sequence[object]]
 ) -> list[dict[str, object]]:
     """The share of decisions that flip, which way, of everyone and in every group."""
-    import pandas as pd
-
     flips = flip_rate.by_patient(scores.obs, scores.cf, scores.q, threshold).cpu()
-    positive, members = scores.obs.cpu() > threshold, {("", "everyone"): torch.ones(len(flips))}
-    if scores.y is not None:
-        known = [("negative", "positive")[int(y)] for y in scores.y.tolist()]
-        groups = {"true label": known, **groups}
+    positive, members = scores.obs.cpu() > threshold, {("", "everyone"): torch.ones_like(flips)}
+    for value in () if scores.y is None else scores.y.unique().tolist():
+        known = ("negative", "positive")[int(value)]
+        members["true label", known] = (scores.y.cpu() == value).to(flips)
     for column, values in groups.items():
-        codes, names = pd.factorize(pd.Series(list(values), dtype=object), sort=True)
-        for code, group in enumerate(names):
-            members[column, str(group)] = torch.from_numpy(codes == code).double()
+        for group, rows in check_groups(values, len(flips), column).items():
+            members[column, group] = torch.zeros_like(flips).index_fill(0, rows, 1.0)
     ways = {"": flips, "up": flips * ~positive, "down": flips * positive}
     weight = 1 if scores.weight is None else scores.weight.cpu()
     often = torch.stack([own * weight for own in members.values() for _ in ways], dim=1)

@@ -59,7 +59,8 @@ def _prepared(findings: Mapping) -> dict[str, object]:
 
 def _ends(rows: Sequence[_Row], *others: float) -> tuple[float, float]:
     """A scale for estimates and intervals, zero and others among them."""
-    known = [row[k] for row in rows for k in ("estimate", "low", "high") if row[k] is not None]
+    drawn = ("estimate", "low", "high", "before", "real")
+    known = [row[k] for row in rows for k in drawn if row.get(k) is not None]
     return min([0, *known, *others]), max([1e-12, *known, *others])
 
 
@@ -93,6 +94,7 @@ def _short(value: object, like: float | None = None) -> str:
         size = max(abs(value if like is None else like), 0.01)
         digits = max(0, 2 - math.floor(math.log10(size)))
         text = f"{value:,.{digits}f}" if abs(value) > 5e-7 else "0"
+        text = text if text.strip("-0.,") else text.removeprefix("-")  # no negative zero
         return text if like is not None or "." not in text else text.rstrip("0").rstrip(".")
     if isinstance(value, Mapping):
         return "; ".join(f"{name}: {_short(own)}" for name, own in value.items())

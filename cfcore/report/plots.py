@@ -20,7 +20,7 @@ def _axes(ax: "Axes | None") -> "Axes":
 
 
 def _found(given: "Predictions", replicates: int) -> dict[str, list[dict]]:
-    question = Question(replicates=replicates, rank_replicates=0)
+    question = Question(asked={"metrics": ["S_var"]}, replicates=replicates, rank_replicates=0)
     grid = {} if given.draws else given.grid
     return score_findings(
         given.scores, question.sampling(len(given), given.patient), question, grid
@@ -35,8 +35,10 @@ def plot_curves(
     if not rows:
         raise InputError(f"the grid has no {attribute!r}, only {', '.join(given.grid)}")
     ax, x, y = _axes(ax), [r["value"] for r in rows], [r["estimate"] for r in rows]
-    ends = [[r["estimate"] - r["low"] for r in rows], [r["high"] - r["estimate"] for r in rows]]
-    ax.errorbar(x, y, ends, marker="o", capsize=2)
+    ends = [
+        (r["estimate"] - r["low"], r["high"] - r["estimate"]) for r in rows if r["low"] is not None
+    ]
+    ax.errorbar(x, y, list(zip(*ends, strict=True)) or None, marker="o", capsize=2)
     ax.set(xlabel=attribute, ylabel="mean score")
     return ax
 

@@ -1,6 +1,8 @@
 """What a plan names, loaded without pickle: predictors as they were trained, and generators."""
 
+import importlib
 import inspect
+import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +22,7 @@ from cfscm.networks import load
 
 SCORES = ("logits", "probabilities", "softmax")
 _Numbers = float | Sequence[float]
+_beside: set[str] = set()  # modules that were found beside a plan
 
 
 class Adapted(nn.Module):
@@ -77,6 +80,8 @@ class Adapted(nn.Module):
             raise InputError(f"gives {shape} for {len(x)} images, not {wanted}; {advice}")
         if self.scores == "softmax" and out.shape[1] == 1:
             raise InputError("gives one output, and a softmax needs two or more")
+        if self.scores == "softmax" and _of_a_softmax(out):
+            raise InputError("ends in a softmax already: say scores: probabilities, and outputs")
         out = out.double().softmax(dim=1) if self.scores == "softmax" else out.double()
         out = out if exact else out[:, self.outputs]
         if self.scores == "probabilities" and not (out.min() >= 0 and out.max() <= 1):
@@ -84,13 +89,18 @@ class Adapted(nn.Module):
         return (out if self.scores == "logits" else out.clamp(1e-6, 1 - 1e-6).logit()).float()
 
 
-def load_predictor(where: Path | str, graph: CausalGraph) -> object:
+def _of_a_softmax(out: Tensor) -> bool:
+    """Whether outputs are probabilities of classes of which one is right; a few may seem so."""
+    return len(out) > 8 and bool((out >= 0).all() and ((out.sum(dim=1) - 1).abs() < 1e-3).all())
+
+
+def load_predictor(where: Path | str, graph: CausalGraph, folder: Path) -> object:
     """A predictor from MODULE:NAME, from our own weights, or from TorchScript.
 
     A file that holds anything but TorchScript is refused: to unpickle it would run what is in it.
     """
     if isinstance(where, str):
-        found = _named(where)
+        found = _named(where, folder)
         if not callable(found):
             raise InputError(f"{where!r} is a {type(found).__name__}, not a function or a network")
         return found
@@ -106,15 +116,41 @@ def load_predictor(where: Path | str, graph: CausalGraph) -> object:
         raise InputError(f"{where} is not TorchScript {why}: {how}") from None
 
 
-def load_generator(where: Path | str, graph: CausalGraph) -> object:
+def load_generator(where: Path | str, graph: CausalGraph, folder: Path) -> object:
     """A generator from MODULE:NAME, or from weights that were trained here."""
-    return _named(where) if isinstance(where, str) else load_model(where, graph=graph)
+    return _named(where, folder) if isinstance(where, str) else load_model(where, graph=graph)
 
 
-def _named(where: str) -> object:
-    """An object of the user's; whatever happens when it is made is said."""
-    with blaming(f"{where!r}, called without arguments,"):
-        return imported(where)
+def _named(where: str, folder: Path) -> object:
+    """An object of the user's; whatever happens when it is made is said.
+
+    What is beside a plan is imported anew each time: the next plan may have another of that name.
+    """
+    for name in _beside:
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    before = set(sys.modules)
+    sys.path[:] = dict.fromkeys([str(folder), str(Path.cwd()), *sys.path])
+    try:
+        with blaming(f"{where!r}, called without arguments,"):
+            found = imported(where)
+    finally:
+        new = {name: name.partition(".")[0] for name in set(sys.modules) - before}
+        _beside.update(name for name, top in new.items() if folder in _homes(top))
+    module = where.partition(":")[0]
+    own = folder / f"{module.replace('.', '/')}.py"
+    if own.is_file() and own.parent != _homes(module)[0]:
+        raise InputError(
+            f"{where!r}: a module {module!r} of {_homes(module)[0]} was imported "
+            f"before; rename {own}"
+        )
+    return found
+
+
+def _homes(module: str) -> list[Path]:
+    """The folder of a module, and the one above, where a package is."""
+    file = getattr(sys.modules.get(module), "__file__", None) or "/built in/no/folder"
+    return list(Path(file).resolve().parents)[:2]
 
 
 def on_device(

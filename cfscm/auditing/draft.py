@@ -56,6 +56,7 @@ def draft_plan(table: Path | str, folder: Path | None = None) -> str:
         f"{_images(cells, image, folder)}  # a folder, or an .npz with an array images",
         f"image: {_word(image)}  # the column that names them",
         f"{'# ' * (patient == '?')}patient: {_word(patient)}  # the column of patients",
+        "# source: ward-7  # whose real patients: git may track nothing that is made of them",
         "# size: 64  # to resize to, in pixels; without it images keep their size",
         "# grey: true  # to reduce colour to luminance",
         "graph:  # kind and causes (parents: [..]) of each; without `image`, all cause the image",

@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from cfcore import __version__
 from cfcore.generator import counterfactuals
+from cfcore.marks import marked
 from cfcore.metrics import auc
 from cfcore.patients import Patients
 from cfcore.predictions import Predictions
@@ -55,7 +57,7 @@ def generator_words(plan: AuditPlan) -> str:
 def groups(plan: AuditPlan, audited: Patients) -> dict[str, list[str]]:
     """What subgroups are made by: each nuisance as recorded, and what else the plan names.
 
-    All in words; a continuous one in thirds.
+    All in words; a continuous one in thirds. If all rows are in one group, there is no other.
     """
     made = {}
     for name in dict.fromkeys((*plan.nuisances, *plan.get("subgroups"))):
@@ -65,10 +67,11 @@ def groups(plan: AuditPlan, audited: Patients) -> dict[str, list[str]]:
         elif variable.kind == "continuous":
             a, b = np.quantile(values, [1 / 3, 2 / 3])
             bands = [f"up to {a:.4g}", f"{a:.4g} to {b:.4g}", f"above {b:.4g}"]
-            made[name] = [bands[i] for i in np.searchsorted([a, b], values)]
+            codes = np.searchsorted([a, b], values)
+            made[name] = pd.Categorical.from_codes(codes, bands)
         else:
             made[name] = [plan.words(name, value) for value in values]
-    return made
+    return {name: own for name, own in made.items() if len(set(own)) > 1}
 
 
 def support(plan: AuditPlan, audited: Patients) -> list[dict[str, Any]]:
@@ -110,6 +113,10 @@ def assumptions(
     if thin:
         few = f"fewer than {_FEW} audited rows near them: extrapolation"
         yield f"{thin} of {len(near)} worlds have {few}."
+    known = groups(plan, plan.data.take(plan.audited))
+    for name in dict.fromkeys((*plan.nuisances, *plan.get("subgroups"))):
+        if name not in known:
+            yield f"The audited rows are all in one group by {name}: it makes no subgroups."
     if rows < len(plan.audited):
         yield f"{len(plan.audited) - rows} audited rows have a value that no world sets."
     for key, own in found.items():
@@ -134,7 +141,7 @@ def provenance(plan: AuditPlan, minutes: Mapping[str, float]) -> dict[str, Any]:
         "table_sha256": plan.digests["table"],
         "predictors": {name: plan.digests[f"predictors.{name}"] for name in plan.predictors},
         "generator": plan.digests.get("generator", "trained for this audit"),
-        "seed": plan.get("seed"), "minutes": dict(minutes),
+        "seed": plan.get("seed"), "minutes": dict(minutes), **marked(plan.data.restricted),
     }  # fmt: skip
 
 

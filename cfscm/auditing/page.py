@@ -96,7 +96,7 @@ def read_text(table: Path | str) -> Cells:
 
     def text(column: pd.Series) -> pd.Series:
         if column.dtype.kind not in "iuf":
-            return column
+            return column.fillna("")
         return column.map(lambda value: "" if value != value else shown(value)).astype(str)
 
     cells = read_cells(table)

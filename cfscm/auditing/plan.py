@@ -6,8 +6,7 @@ are relative to the folder of the plan. Nothing is unpickled, and nothing is wri
 
 import hashlib
 import math
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,12 @@ from torch import Tensor, nn
 
 from cfcore.checks import InputError, check_count, check_fraction
 from cfcore.extras import needs
+from cfcore.fingerprint import fingerprint
 from cfcore.generator import blaming, check_generator, counterfactuals
 from cfcore.graph import CausalGraph, Variable
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
+from cfcore.marks import announce, marked, sources_in
 from cfcore.patients import Patients, decode
 from cfcore.predictor import check_device
 from cfscm.auditing.adapters import SCORES, Adapted, load_generator, load_predictor, on_device
@@ -34,14 +35,15 @@ IMAGE = "image"
 """What the graph calls the image."""
 
 _LEAST, _PATIENTS = {"train": 60, "audit": 20}, 12  # rows, and patients of either
-_MOST = 1000  # worlds
+_MOST, _GROUPS = 1000, 50  # worlds, and values of a variable that make subgroups
 _APART = 6_000  # training rows that are enough for readers and generator, each with its own
 _KEYS = {
-    "title": str, "table": str, "images": str, "image": str, "patient": str, "size": int,
-    "grey": bool, "graph": (dict, str), "labels": (str, list), "nuisances": dict, "q": (str, list),
-    "effect": str, "predictors": dict, "generator": (str, dict), "rows": dict,
-    "threshold": (*NUMBER, dict), "subgroups": list, "pictures": str, "seed": int,
-    "replicates": int, "device": str, "tolerance": NUMBER,
+    "title": str, "source": str, "table": str, "images": str, "image": str, "patient": str,
+    "size": int, "grey": bool, "graph": (dict, str), "labels": (str, list),
+    "nuisances": dict, "q": (str, list), "effect": str, "predictors": dict,
+    "generator": (str, dict), "rows": dict, "threshold": (*NUMBER, dict),
+    "subgroups": list, "pictures": str, "seed": int, "replicates": int, "device": str,
+    "tolerance": NUMBER,
 }  # fmt: skip
 _NEEDED = ("table", "image", "graph", "labels", "nuisances", "predictors", "generator", "rows")
 _PREDICTOR = {"load": str, "outputs": (str, list, dict), "input": dict, "scores": str}
@@ -105,8 +107,10 @@ class AuditPlan:
         frame = self._read_columns()
         self.train, self.audited = self._split()
         self.data = self._read_images(frame)
+        self._restrict([self.given["source"]] if "source" in self.given else [])
         self._check_enough()
         self.nuisances = dict(self._read_nuisances())
+        self._check_groups()
         self.grid, self.predictors, self.outputs = self._read_grid(), {}, {}
         some = self.data.take(self.audited[: _LEAST["audit"]])
         for name, given in self.given["predictors"].items():
@@ -208,10 +212,6 @@ class AuditPlan:
                 self._page.refuse(key, f"{file} has no column {name!r}; {nearest(name, header)}")
         for _, name in named:
             frame[name] = self._cells.filled(name)
-        for name in groups:
-            count = frame[name].nunique()
-            if count > 20 and name not in self.parents:
-                self._page.refuse("subgroups", f"{name!r} has {count} values, more than 20")
         for name in dict.fromkeys((*self.parents, *self.labels)):
             frame[name] = self._codes(_variable(self.graph, name))
         return frame
@@ -370,6 +370,26 @@ class AuditPlan:
                         raise InputError(f"no training row has {words!r}")
             yield name, values
 
+    def _check_groups(self) -> None:
+        """Refuse columns that make too many subgroups, or, if they are named for that, only one."""
+        keys = {name: f"nuisances.{name}" for name in self.nuisances}
+        keys |= dict.fromkeys(self.get("subgroups"), "subgroups")
+        for name, key in keys.items():
+            count = self.data.columns[name].iloc[self.audited].nunique()
+            most = _GROUPS if name in self.variables else 20
+            bands = name in self.graph and self.graph[name].kind == "continuous"
+            if count > most and not bands:
+                self._page.refuse(key, f"{name!r} has {count} values, more than {most}")
+            if count < 2 and key == "subgroups":
+                self._page.refuse(key, f"{name!r} has one value only in the rows to audit")
+
+    def _restrict(self, sources: Sequence[str]) -> None:
+        """Mark the patients, and what will be made of them, as those of some sources."""
+        with self._page.at("source"):
+            marked(sources)
+        self.data.restricted = tuple(sorted({*self.data.restricted, *sources}))
+        announce(sources)
+
     def _read_grid(self) -> Grid:
         """The worlds and their probabilities."""
         worlds, q = math.prod(map(len, self.nuisances.values())), self.get("q")
@@ -380,7 +400,13 @@ class AuditPlan:
                 raise InputError(f"is uniform, empirical or {worlds} numbers, not {q!r}")
             given = "uniform" if q == "empirical" else q
             grid = Grid.product(self.nuisances, given, graph=self.graph)
-            return grid.empirical(self.data.take(self.audited)) if q == "empirical" else grid
+            grid = grid.empirical(self.data.take(self.audited)) if q == "empirical" else grid
+            for name, values in self.nuisances.items():
+                for value in values:
+                    if not grid.q[grid.values[name] == value].any():
+                        none = f"no world in which {name} is {self.words(name, value)} has a weight"
+                        raise InputError(f"{none}; give it one, leave it out, or say uniform")
+        return grid
 
     def _read_predictor(self, name: object, given: object, some: Patients) -> tuple[Adapted, list]:
         """A predictor, tried on some images, and the labels of its outputs."""
@@ -433,19 +459,20 @@ class AuditPlan:
             raise InputError(f"{found}; say scores: probabilities, or scores: logits if they are")
 
     def _load(self, key: str, where: str, load: Callable) -> object:
-        """What the plan names, a file or MODULE:NAME; its hash or its words are remembered."""
-        if str(self._page.folder) not in sys.path:
-            sys.path.insert(0, str(self._page.folder))  # where the user's plug-in is
+        """What the plan names, a file or MODULE:NAME; its hash is remembered."""
+        folder = self._page.folder
         if Path(where).suffix in _FILES:
-            path = self._page.folder / where
+            path = folder / where
             if not path.is_file():
                 raise InputError(f"there is no file {path}")
             self.digests[key] = _sha256(path)
-            return load(path, self.graph)
+            self._restrict(sources_in(path.read_bytes()))
+            return load(path, self.graph, folder)
         if ":" not in where:
             raise InputError(f"{where!r} is neither MODULE:NAME nor a file *.pt or *.safetensors")
-        self.digests[key] = where
-        return load(where, self.graph)
+        found = load(where, self.graph, folder)
+        self.digests[key] = f"{where} {fingerprint(found)}"
+        return found
 
     def _read_generator(self, two: Patients) -> object | None:
         """The generator, tried on two images; None if it is to be trained."""

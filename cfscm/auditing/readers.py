@@ -17,6 +17,7 @@ from torch import Tensor
 from cfcore.generator import Effect, Generator
 from cfcore.graph import CausalGraph, Variable
 from cfcore.intervals import SHARE, interval
+from cfcore.marks import marked
 from cfcore.metrics.summary import Options, Scores
 from cfcore.patients import Patients
 from cfcore.resampling import Resampling, mean_intervals, replicate
@@ -67,6 +68,7 @@ def train_readers(
         how = {"seed": own, "config": config, "device": device, "progress": progress}
         history = list(train(made[name], parts[0], y, validation=(parts[1], other), **how))
         notes = {"made_of": made_of, "epochs": len(history), "rows": len(y)}
+        notes |= marked(data.restricted)
         write_weights(path, made[name], {"channels": channels}, seed=own, notes=notes)
     if not parts:
         say("readers: found trained")
@@ -121,10 +123,10 @@ def _skill(
     scores = {1: out} if variable.kind == "binary" else dict(enumerate(out.T))
     areas, how = [], (Options(metrics=["AUC_orig"]), sampling)
     for code, score in scores.items():
-        if variable.kind == "binary" or (y == code).any():
+        if (y == code).unique().numel() > 1:
             one = Scores(score, score[:, None], torch.ones(1), (y == code).long(), logits=True)
             areas.append(replicate(one, *how)["AUC_orig"])
-    drawn = np.mean(areas, axis=0)
+    drawn = np.mean(areas, axis=0) if areas else np.full(1, np.nan)  # of one class
     low, high = interval(drawn, rule=SHARE)
     return {"metric": "AUC", "estimate": drawn[0], "low": low, "high": high}
 
@@ -217,7 +219,9 @@ def amplification(
 
 def _apart(variable: Variable, reading: Tensor, own: Tensor) -> Tensor:
     """How far the mean readings of real groups are from each other, on average over pairs."""
-    group = own > own.median() if variable.kind == "continuous" else own
+    group, middle = own, own.median()
+    if variable.kind == "continuous":
+        group = own > middle if own.max() > middle else own == middle  # the largest, if it is both
     means = torch.stack([reading[group == value].mean(dim=0) for value in group.unique()])
     apart = torch.pdist(means).mean()
     return torch.where(apart > 1e-6, apart, torch.nan)

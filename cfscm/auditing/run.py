@@ -4,8 +4,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from cfcore.checks import InputError
 from cfcore.files import check_writable, write_atomically
 from cfcore.fingerprint import fingerprint
 from cfcore.marginalise import marginalise
+from cfcore.marks import check_place, marked
 from cfcore.patients import Patients
 from cfcore.predictions import Predictions
 from cfcore.report.findings import Question, concluded, judge
@@ -77,7 +78,9 @@ def train_generator(plan: Path | str, out: Path | str) -> dict[str, float]:
     plan = read_plan(plan)
     if not plan.budget:
         raise InputError(f"{plan.place}, generator: there is nothing to train; say train: ...")
-    return _Work(plan, _claim(plan, Path(out)), _tell).generator()[1]
+    work = _Work(plan, _claim(plan, Path(out)), _tell)
+    with work.timed("generator"):
+        return work.generator()[1]
 
 
 def describe(plan: AuditPlan) -> list[str]:
@@ -128,6 +131,8 @@ def _claim(plan: AuditPlan, out: Path) -> Path:
     """The folder, marked as that of the plan; one of anything else is refused."""
     mark, mine = out / "audit.json", {k: v for k, v in plan.given.items() if k not in _LATE}
     mine |= {f"the file of {key}": digest for key, digest in plan.digests.items()}
+    mine |= marked(plan.data.restricted)
+    check_place(mark, plan.data.restricted)
     mine = json.loads(json.dumps(mine, default=str))
     if mark.exists():
         try:
@@ -157,19 +162,23 @@ class _Work:
     plan: AuditPlan
     folder: Path
     say: _Say
-    minutes: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.audited = self.plan.data.take(self.plan.audited)
         self.seed, self.device = self.plan.get("seed"), self.plan.get("device")
         self.shown = {"device": self.device, "progress": sys.stderr.isatty()}
+        self.clock, self.minutes = self.folder / "minutes.json", {}
+        with suppress(FileNotFoundError, ValueError):  # of the first call, or damaged
+            self.minutes = dict(json.loads(self.clock.read_bytes()))
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Remember how long a stage takes."""
+        """Remember how long a stage takes, in all calls that came to its end."""
         begin = time.monotonic()
         yield
-        self.minutes[stage] = round((time.monotonic() - begin) / 60, 3)
+        spent = self.minutes.get(stage, 0) + (time.monotonic() - begin) / 60
+        self.minutes[stage] = round(spent, 3)
+        write_atomically(self.clock, json.dumps(self.minutes).encode())
 
     def generator(self) -> tuple[object, dict[str, float] | None]:
         """The generator of the plan, trained if it must be, and how it was trained."""

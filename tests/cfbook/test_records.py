@@ -18,7 +18,8 @@ from cfcore.cli import main
 
 NOTEBOOK = notebook(
     'megabytes: int = 1  # to take\nseed: int = 7  # of nothing\nwords: str = "a"  # to print',
-    'block = b"1" * (megabytes * 1_000_000)\nassert megabytes, words',
+    'import time\n\nblock = b"1" * (megabytes * 1_000_000)\nassert megabytes, words\n'
+    "time.sleep(0.5)  # long enough to be looked at",
 )
 
 

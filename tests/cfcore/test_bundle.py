@@ -73,7 +73,7 @@ def test_an_offset_is_derived_as_if_it_had_been_run(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"q": [0.4, 0.2, 0.2, 0.2]}, "another q"),
+        ({"q": [0.4, 0.2, 0.2, 0.2]}, "probabilities of worlds"),
         ({"grid": {"sex": torch.zeros(4), "age": torch.zeros(4)}}, "another grid"),
         ({"y": torch.zeros(12, dtype=torch.long)}, "labels"),
         ({"patient": [str(i) for i in range(12)]}, "about"),

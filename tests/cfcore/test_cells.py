@@ -4,9 +4,10 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from cfcore.cells import read_cells, read_chunks, read_header
+from cfcore.cells import read_cells, read_chunks, read_header, read_patients
 from cfcore.checks import InputError
 
 TEXT = 'id, age ,note,\r\na,61,"two\r\nlines",\r\n  \r\nb,NA,,,,\r\nc, 7 ,x,\r\n'
@@ -59,6 +60,17 @@ def test_what_cannot_be_read_is_refused_by_its_place(
         cells = read_cells(path)
         cells.numbers("a")
         cells.require("b")
+
+
+@pytest.mark.parametrize(("cells", "kind"), [(["a", None, "b"], "object"), ([1, None, 2], "Int64")])
+def test_what_is_missing_in_a_parquet_is_refused_by_its_row(
+    cells: list, kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"patient": cells}, [5, 5, 5]).astype(kind).to_parquet(path)
+
+    with pytest.raises(InputError, match=r"t\.parquet, row 1, column patient: (the cell|'nan' is)"):
+        read_patients(read_cells(path))
 
 
 def test_a_packed_file_that_ends_early_is_named(tmp_path: Path) -> None:

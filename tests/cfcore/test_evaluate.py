@@ -179,5 +179,5 @@ def test_the_bootstrap_refuses_bad_options(options: dict, message: str) -> None:
 
 
 def test_comparing_needs_the_same_patients() -> None:
-    with pytest.raises(InputError, match="second: has 2 rows, but first has 3"):
+    with pytest.raises(InputError, match="the two are about 3 and 2 rows"):
         compare((P_OBS, P_CF), (P_OBS[:2], P_CF[:2]))

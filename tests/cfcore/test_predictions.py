@@ -230,12 +230,19 @@ def test_only_the_same_patients_can_be_compared() -> None:
     first = example()
     with pytest.raises(InputError, match="40 and 39 rows"):
         first.compare(example(n=39))
-    with pytest.raises(InputError, match=r"patient\[1\]: the predictions are about 'p0' and 'x'"):
+    with pytest.raises(InputError, match=r"patient\[1\]: the two are about 'p0' and 'x'"):
         first.compare(example(patient=["p0", "x", *first.patient[2:]]))
     with pytest.raises(InputError, match="labels"):
         first.compare(example(y=1 - first.y))
-    with pytest.raises(InputError, match="only one"):
+    with pytest.raises(InputError, match="y: the two differ: not both have these labels"):
         first.compare(example(y=None))
+    with pytest.raises(InputError, match="q: the two disagree about the probabilities"):
+        first.compare(first.reweight([4, 3, 2, 1]))
+    weighted = example(weight=torch.arange(40.0))
+    with pytest.raises(InputError, match="weight: the two differ"):
+        first.compare(weighted)
+    with pytest.raises(InputError, match=r"weight\[0\]: the two disagree about the weights"):
+        weighted.compare(example(weight=torch.ones(40)))
 
 
 def test_shared_memory_survives_the_disk(tmp_path: Path) -> None:

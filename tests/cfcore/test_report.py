@@ -124,13 +124,44 @@ def test_of_a_generator_that_changes_nothing_nothing_is_concluded(asked: dict) -
     assert verdicts(judged(blind)) == ["nothing"] * 4
 
 
-def test_what_else_an_intervention_moves_is_a_warning_on_a_dependence(asked: dict) -> None:
-    asked["generator"]["amplification"] += [shift("sex", "lung", 1.3), shift("age", "lung", 3.0)]
+def test_what_else_an_intervention_moves_is_a_warning(asked: dict) -> None:
+    asked["generator"]["amplification"] += [shift("sex", "ill", 0.6), shift("sex", "lung", 3.0)]
+    asked["generator"]["readers"] += [reader("ill", "binary", 0.8), reader("lung", "binary", 0.6)]
 
     warnings = [one["warning"] for one in judged(asked)["conclusions"]]
 
-    assert "moves the reading of lung (1.3)" in warnings.pop(2)
-    assert warnings == [None] * 3
+    for text in (warnings[0], warnings[2]):  # the reader of lungs is too weak to say so
+        assert text.startswith("setting sex also moves the reading of ill (0.6), in units")
+    assert [warnings[1], warnings[3]] == [None] * 2
+
+
+def test_a_generator_that_moves_a_score_by_itself_acquits_nobody(asked: dict) -> None:
+    asked["generator"]["composition"]["D_abs_null"] = {"fair:ill": 0.55, "biased:ill": 0.01}
+
+    found = judged(asked)
+
+    assert verdicts(found) == ["warning", "warning", "depends", "warning"]
+    assert "moves by 0.55 when nothing is changed" in found["conclusions"][0]["because"]
+
+
+def test_attributes_that_act_only_together_are_a_warning(asked: dict) -> None:
+    grid = {"sex": torch.tensor([0.0, 0, 1, 1]), "age": torch.tensor([20.0, 60, 20, 60])}
+    either = torch.tensor([0.2, 3.0, 3.0, 0.2]) + torch.linspace(0, 0.1, 100)[:, None]
+    given = {"fair:ill": Predictions(either[:, 0], either, grid)}
+
+    found = judge(asked, given, Question(replicates=20, rank_replicates=0))
+
+    assert verdicts(found) == ["none", "warning"]
+    assert all("attributes together move" in one["warning"] for one in found["conclusions"])
+
+
+def test_a_value_that_q_never_takes_has_no_mean_score(asked: dict) -> None:
+    given = {"fair:ill": predictions(1.0).reweight([0.5, 0.5, 0, 0])}
+
+    found = judge(asked, given, Question(replicates=20, rank_replicates=0))
+
+    curves = found["predictors"]["fair:ill"]["curves"]
+    assert [row["value"] for row in curves if row["attribute"] == "sex"] == [0.0]
 
 
 def test_flips_are_a_warning_where_no_score_moves_far(asked: dict) -> None:
@@ -371,5 +402,9 @@ def test_pictures_draw_what_the_findings_say(monkeypatch: pytest.MonkeyPatch) ->
     assert list(drawn) == pytest.approx([mean[:2].mean().item(), mean[2:].mean().item()])
     assert given.plot_calibration().get_xlabel() == "mean score"
     assert len(given.plot_spread().collections) == 1
+    with pytest.warns(UndefinedMetricWarning, match="intervals undefined"):
+        assert (
+            len(predictions(1.5, rows=1).plot_curves("sex", replicates=4).lines[0].get_ydata()) == 2
+        )
     with pytest.raises(InputError, match="the grid has no 'race', only sex, age"):
         given.plot_curves("race")

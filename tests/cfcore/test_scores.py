@@ -1,5 +1,6 @@
 """Scores alone: frames, groups, weights, several labels, other files."""
 
+import json
 import warnings
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import cfcore
 from cfcore.checks import InputError
 from cfcore.cli import main
+from cfcore.marks import marked
 from cfcore.predictions import Predictions
 
 COLUMNS = ["p_obs", "p_cf_0", "p_cf_1", "p_cf_2"]
@@ -142,7 +144,9 @@ def test_classes_and_labels_are_taken_one_by_one(frame: pd.DataFrame) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (([[0.1, 0.9]], [[[0.1, 0.9]]], ["maybe"]), "y: 'maybe' is none of the classes no, yes"),
+        (([[0.1, 0.9]], [[[0.1, 0.9]]], ["maybe"]), r"y\[0\]: 'maybe' is none of the classes"),
+        (([[0.1, 0.9]], [[[0.1, 0.9]]], [2]), r"y\[0\]: '2' is none of the classes no, yes"),
+        (([[0.1, 0.9]], [[[0.1, 0.9]]], [[1, 0, 0]]), "y: has 3 columns, and there are 2 labels"),
         (([[0.1, 0.9]], [[[0.1]]], [0]), r"p_cf: has shape \(1, 1, 1\)"),
         (([[0.1, 1.9]], [[[0.1, 0.9]]], [1]), r"yes:p_obs\[0\]: 1.9 is not a probability"),
     ],
@@ -164,12 +168,14 @@ def test_two_frames_are_compared_if_they_agree(frame: pd.DataFrame) -> None:
 
 def test_predictions_go_to_a_frame_and_back(frame: pd.DataFrame) -> None:
     logit = torch.randn(6, 3, generator=torch.Generator().manual_seed(2031))
-    rows = {"y": torch.tensor([0, 1] * 3), "patient": list("aabbcc"), "weight": torch.ones(6)}
+    rows = {"y": torch.tensor([0, 1] * 3), "patient": list("aabbcc"), "weight": torch.arange(6.0)}
     rows["parents"] = {"sex": torch.tensor([0, 1] * 3)}
     given = Predictions(logit[:, 0], logit[:, 1:], {"sex": [0, 1]}, **rows)
 
-    again = Predictions.from_frame(given.to_frame(), {"sex": [0, 1]}, parents=["sex"])
+    frame_of, known = given.to_frame(), {"parents": ["sex"], "weight": "weight"}
+    again = Predictions.from_frame(frame_of, {"sex": [0, 1]}, **known)
 
+    assert Predictions.from_frame(frame_of, {"sex": [0, 1]}).weight is None
     assert given.evaluate(metrics=["R_IE"]) == pytest.approx(again.evaluate(metrics=["R_IE"]))
     assert again.patient == given.patient
     by_sex = given.bootstrap(by="sex", metrics=["S_var"], replicates=5)
@@ -211,4 +217,91 @@ def test_two_files_are_compared(
     assert "b.csv minus" in capsys.readouterr().out
     frame.assign(patient=7).to_csv(second, index=False)
     assert main(["compare", str(first), str(second)]) == 2
-    assert "not about the same patients" in capsys.readouterr().err
+    assert "the two are about 0 and 7" in capsys.readouterr().err
+
+
+def test_two_frames_in_another_order_are_not_compared(frame: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match=r"patient\[0\]: the two are about 0 and 39"):
+        cfcore.compare(frame, frame[::-1])
+
+
+@pytest.mark.parametrize(
+    ("y", "labels"),
+    [
+        (np.array([False, True, True]), ["no", "yes"]),
+        (np.array(["no", "yes", "yes"], dtype=object), ["no", "yes"]),
+        ([3, 7, 7.0], [3, 7]),
+        (torch.tensor([0.0, 1.0, 1.0]), None),
+    ],
+)
+def test_a_class_is_found_by_its_name_or_its_number(y: object, labels: list | None) -> None:
+    p = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]])
+    first, second = cfcore.evaluate(p, p[:, None], y, labels=labels, metrics=["R_orig"]).values()
+
+    expected = -np.log([0.9, 0.6, 0.8]).mean()
+    assert first["R_orig"] == pytest.approx(expected)
+    assert second["R_orig"] == pytest.approx(expected)
+
+
+def test_a_label_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="labels: one of a, a is there twice"):
+        cfcore.evaluate([[0.1, 0.9]], [[[0.1, 0.9]]], labels=["a", "a"])
+
+
+@pytest.mark.parametrize("odd", ["A", "Z"])
+def test_a_group_without_a_value_has_no_part_in_the_gap(frame: pd.DataFrame, odd: str) -> None:
+    frame["y"] = np.where(frame.index < 10, 1, frame.y)
+    by = np.where(frame.index < 10, odd, np.where(frame.index % 2, "M", "N"))
+
+    with pytest.warns(cfcore.UndefinedMetricWarning, match="AUC"):
+        found = cfcore.bootstrap(frame, by=by, metrics=["AUC_orig"], replicates=10)
+
+    gap = found[found.group == "gap"].iloc[0]
+    known = found[found.group.isin(["M", "N"])].estimate
+    assert gap.estimate == pytest.approx(known.min() - known.max())
+    assert {gap.worst, gap.best} == {"M", "N"}
+
+
+def test_groups_that_look_the_same_are_refused(frame: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match="by: two groups look the same"):
+        cfcore.bootstrap(frame, by=[1, "1"] * 40, replicates=10)
+
+
+def test_an_undefined_metric_that_was_asked_for_alone_is_said() -> None:
+    with pytest.warns(cfcore.UndefinedMetricWarning, match="S_rank undefined"):
+        found = cfcore.evaluate([0.5, 0.5], [[0.5], [0.5]], metrics=["S_rank"])
+    assert np.isnan(found["S_rank"])
+
+
+def test_a_gate_on_no_metric_is_refused_before_anything_is_written(
+    frame: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "a.csv", tmp_path / "report"
+    frame.to_csv(path, index=False)
+
+    assert main(["report", str(path), "--out", str(out), "--fail-if", "S_flipp > 0.1"]) == 2
+    assert "there is no metric S_flipp" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_report_of_predictions_says_whose_they_are_and_how_they_count(tmp_path: Path) -> None:
+    logit = torch.randn(40, 3, generator=torch.Generator().manual_seed(2035))
+    facts = {"predictor": "mine", "label": "ill"} | marked(["ward-7"])
+    given = Predictions(logit[:, 0], logit[:, 1:], {"sex": [0, 1]}, [3, 1], provenance=facts)
+    path = given.save(tmp_path / "p.safetensors")
+
+    assert main(["report", str(path), "--out", str(tmp_path / "out"), "--replicates", "20"]) == 0
+
+    found = json.loads((tmp_path / "out/report.json").read_text())
+    assert list(found["predictors"]) == ["mine:ill"]
+    assert found["asked"]["q"] == [0.75, 0.25]
+    assert found["provenance"]["restricted"] == facts["restricted"]
+    assert not any("causal graph that was given" in text for text in found["assumptions"])
+
+
+def test_groups_keep_the_order_of_their_categories(frame: pd.DataFrame) -> None:
+    bands = pd.cut(frame.p_obs, [0, 0.1, 0.6, 1], labels=["up to .1", ".1 to .6", "above .6"])
+
+    found = cfcore.bootstrap(frame, by=bands.array, metrics=["S_var"], replicates=5)
+
+    assert list(found.group) == ["up to .1", ".1 to .6", "above .6", "gap"]

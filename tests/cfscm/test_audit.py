@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 import shutil
 import signal
@@ -11,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -24,10 +26,11 @@ import cfscm
 from cfcore.checks import InputError
 from cfcore.cli import main
 from cfcore.graph import CausalGraph, Variable
+from cfcore.marks import marked, sources_in
 from cfcore.patients import Patients
 from cfcore.predictions import Predictions
 from cfcore.resampling import check_resampling
-from cfscm.auditing import audit, readers, train_generator
+from cfscm.auditing import audit, read_plan, readers, train_generator
 from cfscm.cli import main as cfscm_main
 
 
@@ -114,6 +117,15 @@ def test_a_generator_that_changes_nothing_is_found_out(work: Path) -> None:
     assert found["generator"]["composition"]["psnr_decoded"] is None
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads add up in another order than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def trained(work: Path) -> tuple[dict, Path]:
     """The findings with a generator that is trained for a moment, and pictures."""
@@ -173,6 +185,8 @@ def test_a_finished_audit_is_not_done_again(
 
 KILLED = """
 import os, signal, sys
+import torch
+torch.set_num_threads(1)
 from cfscm.auditing import audit, readers
 readers._STEPS = 1
 stop = lambda line: line.startswith(sys.argv[3]) and os.kill(os.getpid(), signal.SIGKILL)
@@ -224,6 +238,81 @@ def test_a_folder_of_something_else_is_refused(work: Path, tmp_path: Path, truth
     with pytest.raises(InputError, match=r"of another plan \(seed differs\)"):
         audit(plan, work / "truth", say=silent)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_plug_in_that_changed_is_noticed(work: Path) -> None:
+    (work / "clf_of_mine.py").write_text("def clf(x, pa):\n    return 9 * x[:, 0, 0, 0]\n")
+    plan = small_audit.write(work, lambda p: p["predictors"].update(mine="clf_of_mine:clf"))
+    audit(plan, work / "plugged", say=silent)
+
+    audit(plan, work / "plugged", say=silent)
+    (work / "clf_of_mine.py").write_text("def clf(x, pa):\n    return -99 * x[:, 0, 0, 0]\n")
+
+    with pytest.raises(InputError, match=r"plan \(the file of predictors.mine differs\)"):
+        audit(plan, work / "plugged", say=silent)
+
+
+def test_minutes_are_those_of_all_calls(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, ticks = small_audit.write(work), itertools.count(step=60)
+    monkeypatch.setattr("cfscm.auditing.run.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+
+    once, twice = (audit(plan, work / "minutes", say=silent) for _ in range(2))
+
+    stages = ("generator", "readers", "worlds", "trust")
+    assert once["provenance"]["minutes"] == dict.fromkeys(stages, 1)
+    assert twice["provenance"]["minutes"] == dict.fromkeys(stages, 2)
+
+
+def test_what_is_made_of_real_patients_is_marked_and_kept_from_git(
+    work: Path, tmp_path: Path
+) -> None:
+    def change(plan: dict) -> None:
+        plan |= {"source": "ward-7", "generator": {"train": {"steps": 8}}, "pictures": "local"}
+
+    plan, repository = small_audit.write(work, change), tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    with pytest.raises(InputError, match="made from ward-7, which may not be shared"):
+        audit(plan, repository / "out", say=silent)
+    assert not (repository / "out").exists()
+
+    out = tmp_path / "out"
+    found = audit(plan, out, say=silent)
+
+    assert found["provenance"]["restricted"] == marked(["ward-7"])["restricted"]
+    names = ("report.html", "report.json", "audit.json", "generator.safetensors")
+    names += (
+        "generator.json",
+        "reader-0.safetensors",
+        "reader-0.json",
+        "predictions-0.safetensors",
+    )
+    for name in names:
+        assert sources_in((out / name).read_bytes()) == ["ward-7"], name
+    for name in ("generator.safetensors", "generator.json"):
+        shutil.copy(out / name, work / name.replace("generator", "marked"))
+    plan = small_audit.write(work, lambda plan: plan.update(generator="marked.safetensors"))
+    assert read_plan(plan).data.restricted == ("ward-7",)
+    with pytest.raises(InputError, match="made from ward-7, which may not be shared"):
+        audit(plan, repository / "out", say=silent)
+
+
+def test_rows_of_one_group_are_audited_without_subgroups(work: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(work / "png", tmp_path / "png")).parent
+    shutil.copy(work / "mine.pt", own)
+    table = small_audit.table()
+    table.loc[table.split == "test", "view"] = "AP"
+    table.to_csv(own / "table.csv", index=False)
+
+    found = audit(small_audit.write(own), own / "out", say=silent)
+
+    assert (
+        "The audited rows are all in one group by view: it makes no subgroups."
+        in (found["assumptions"])
+    )
+    assert found["predictors"]["mine:ill"]["subgroups"] == []
+    skill = {one["variable"]: one["skill"]["estimate"] for one in found["generator"]["readers"]}
+    assert skill["view"] is None
+    assert found["conclusions"][0]["verdict"] != "nothing"
 
 
 def test_images_that_changed_are_noticed_and_a_tolerance_may_change(
@@ -362,6 +451,14 @@ def test_sites_and_ages_in_colour_are_judged_alike() -> None:
     assert [one["skill"]["estimate"] for one in skills] == pytest.approx([1, 1], abs=1e-4)
     graph = CausalGraph(variables.values())
     assert readers.composition(Site(), data, graph)["mae_null"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("ages", [[20, 90], [90, 20], [20, 30, 90, 90, 90], [20, 20, 20, 90]])
+def test_a_number_that_most_rows_share_has_groups(ages: list[float]) -> None:
+    own = torch.tensor(ages)
+    variable = Variable("age", "continuous", range=(0.0, 100.0))
+
+    assert 60 <= readers._apart(variable, own[:, None].double(), own).item() <= 70
 
 
 def test_readers_of_colour_are_trained(tmp_path: Path) -> None:

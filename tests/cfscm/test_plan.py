@@ -84,13 +84,19 @@ BAD_PLANS = {
     ),
     "q": (put("q", value=[1, 1, 1]), "plan.yml, q: .*3 weights, but there are 2"),
     "a word for q": (put("q", value="even"), "plan.yml, q: is uniform, empirical or 2 numbers"),
+    "no weight": (put("q", value=[1, 0]), "plan.yml, q: no world in which view is PA has a weight"),
+    "no row near": (
+        lambda plan: plan.update(q="empirical", nuisances={"age": [20, 89.6, 90]}),
+        "plan.yml, q: no world in which age is 90 has a weight; .*say uniform",
+    ),
+    "a source": (put("source", value="Ward 7"), "plan.yml, source: 'Ward 7' cannot name a source"),
     "an effect": (put("effect", value="indirect"), "plan.yml, effect: is direct or total"),
     "total without act": (put("effect", value="total"), "plan.yml, generator: Bright has no act"),
     "a threshold": (put("threshold", value=1.5), "plan.yml, threshold: 1.5 is outside"),
     "a tolerance": (put("tolerance", value=5), "plan.yml, tolerance: 5 is outside"),
     "one threshold": (put("threshold", value={"ill": "x"}), "threshold.ill: must be a number"),
     "thresholds": (put("threshold", value={"sick": 0.5}), "plan.yml, threshold: is for .'sick'."),
-    "a subgroup": (put("subgroups", value=["file"]), "plan.yml, subgroups: 'file' has 240 values"),
+    "a subgroup": (put("subgroups", value=["file"]), "plan.yml, subgroups: 'file' has 120 values"),
     "pictures": (put("pictures", value="all"), "plan.yml, pictures: is none or local"),
     "replicates": (put("replicates", value=1), "plan.yml, replicates: 1 is less than 2"),
     "a size": (put("size", value=True), "plan.yml, size: is a whole number, not True"),
@@ -245,7 +251,53 @@ def reserved(work: Path) -> None:
     small_audit.write(work, change)
 
 
+def column(name: str, audited: Callable[[int], str]) -> Callable[[Path], None]:
+    """Another column of the table, with a value for each audited row; the graph may know it."""
+
+    def spoil(work: Path) -> None:
+        table = pd.read_csv(work / "table.csv")
+        table[name] = [
+            audited(i) if s == "test" else f"v{i // 4}" for i, s in enumerate(table.split)
+        ]
+        table.to_csv(work / "table.csv", index=False)
+
+    return spoil
+
+
+def many_sites(work: Path) -> None:
+    column("site", lambda i: f"v{i // 4}")(work)
+
+    def change(plan: dict) -> None:
+        codes = [f"v{i}" for i in range(60)]
+        plan["graph"]["site"] = {"kind": "categorical", "categories": codes}
+        plan["nuisances"] = {"site": ["v2", "v3"]}
+
+    small_audit.write(work, change)
+
+
+def one_ward(work: Path) -> None:
+    column("ward", lambda i: "A")(work)
+    small_audit.write(work, put("subgroups", value=["ward"]))
+
+
+def parquet(name: str) -> Callable[[Path], None]:
+    """The table as parquet, in which a cell is missing."""
+
+    def spoil(work: Path) -> None:
+        table = pd.read_csv(work / "table.csv", dtype={"patient": str})
+        table.loc[7, name] = None
+        table.to_parquet(work / "table.parquet")
+        small_audit.write(work, put("table", value="table.parquet"))
+
+    return spoil
+
+
 BAD_FILES = {
+    "many groups": (many_sites, "plan.yml, nuisances.site: 'site' has 60 values, more than 50"),
+    "one group": (one_ward, "plan.yml, subgroups: 'ward' has one value only in the rows to audit"),
+    "no name of an image": (parquet("file"), "parquet, row 7, column file: the cell is empty"),
+    "a missing patient": (parquet("patient"), "parquet, row 7, column patient: the cell is empty"),
+    "a missing view": (parquet("view"), "parquet, row 7, column view: the cell is empty"),
     "a word of torch": (reserved, "generator.train: 'items' cannot name a variable of a network"),
     "an empty cell": (cell(7, "view", ""), "table.csv, row 9, column view: the cell is empty"),
     "a label": (cell(7, "ill", "2"), "table.csv, row 9, column ill: '2' is not one of 0, 1"),
@@ -300,6 +352,41 @@ def test_a_plan_is_read_and_described(work: Path) -> None:
     assert "minutes" in text
 
 
+def test_rows_of_a_parquet_are_patients_of_their_own_whatever_its_index_says(work: Path) -> None:
+    table = pd.read_csv(work / "table.csv").set_axis([i % 5 for i in range(240)])
+    table.to_parquet(work / "table.parquet")
+
+    def change(plan: dict) -> None:
+        del plan["patient"]
+        plan |= {"table": "table.parquet", "rows": {"share": 0.5}}
+
+    plan = read_plan(small_audit.write(work, change))
+
+    assert len(set(plan.data.patient)) == 240
+    assert len(plan.train) == len(plan.audited) == 120
+
+
+def test_each_plan_has_the_modules_beside_it(work: Path, original: Path) -> None:
+    scores = {}
+    for folder, factor in ((work, 1), (original, 10), (work, 100)):
+        (folder / "clf_beside.py").write_text("from net_beside import net\nclf = net\n")
+        text = f"def net(x, pa):\n    return {factor} * (x.mean(dim=(1, 2, 3)) - 9)\n"
+        (folder / "net_beside.py").write_text(text)
+        plan = read_plan(
+            small_audit.write(folder, put("predictors", "mine", value="clf_beside:clf"))
+        )
+        scores[factor] = plan.predictors["mine"](plan.data[[0]], {}).item()
+        assert plan.digests["predictors.mine"].startswith("clf_beside:clf ")
+
+    assert scores[10] == pytest.approx(10 * scores[1])
+    assert scores[100] == pytest.approx(100 * scores[1])
+    (work / "json.py").write_text("loads = None\n")
+    with pytest.raises(
+        InputError, match=r"predictors.mine: 'json:loads': a module 'json' of .*before"
+    ):
+        read_plan(small_audit.write(work, put("predictors", "mine", value="json:loads")))
+
+
 def test_colour_is_reduced_if_the_plan_says_so(work: Path) -> None:
     colour(work)
 
@@ -346,6 +433,10 @@ def test_classes_of_which_one_is_right_become_log_odds(work: Path) -> None:
     healthy, ill = small_audit.Classes()(x).T
 
     assert torch.allclose(plan.predictors["two"](x, {})[:, 0], ill - healthy, atol=1e-4)
+    network = torch.nn.Sequential(small_audit.Classes(), torch.nn.Softmax(dim=1))
+    small_audit.script(network, work / "two.pt")
+    with pytest.raises(InputError, match=r"predictors\.two: ends in a softmax already"):
+        read_plan(work / "plan.yml")
 
 
 def test_names_of_columns_may_be_anything(work: Path) -> None:
