@@ -105,8 +105,9 @@ def _verdicts_of(generator: str, findings: Mapping[str, Any]) -> pd.DataFrame:
     """What an audit concluded of each predictor and nuisance, and what that rests on.
 
     Returns:
-        A row for each; ``moved`` is the score's standard deviation over worlds that the nuisance
-        alone causes, and ``changed`` says how well the generator changes it.
+        A row for each; ``estimate`` is the score's standard deviation over worlds that the nuisance
+        alone causes, ``low`` and ``high`` are the ends of its interval, and ``changed`` says how
+        well the generator changes the nuisance.
     """
     found, said = [], {(one["about"], one["attribute"]): one for one in findings["conclusions"]}
     for name, one in findings["predictors"].items():

@@ -182,7 +182,7 @@ def score_findings(
 def _attributes(
     scores: Scores, grid: Mapping[str, Tensor], sampling: Resampling
 ) -> list[dict[str, object]]:
-    """The score's standard deviation over worlds that is due to each attribute alone."""
+    """The part of the variance over worlds that each attribute alone causes."""
     parts = {n: attribute_variance.by_patient(scores.cf, scores.q, v) for n, v in grid.items()}
     frame = mean_intervals(parts, sampling, scores.weight)
     return [{"attribute": row.pop("name")} | row for row in records(frame)]
