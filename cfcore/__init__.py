@@ -3,7 +3,8 @@
 The paper is one expensive table and many cheap reductions. :class:`Predictions` is the table: what
 a predictor says of every patient, observed and in K counterfactual worlds; :func:`marginalise`
 fills it. :func:`evaluate` reduces it to every metric of the paper, :func:`bootstrap` adds
-intervals, :func:`compare` compares two predictors on the same patients.
+intervals, :func:`compare` compares two predictors on the same patients. :func:`check_generator`
+asks whether observed patients refute the counterfactuals.
 """
 
 import sys
@@ -21,14 +22,17 @@ if TYPE_CHECKING:
     from cfcore.patients import Patients
     from cfcore.predictions import Predictions
     from cfcore.resampling import bootstrap, compare
+    from cfcore.standardise.check import check_generator
 
 __version__ = "0.1.0"
 __all__ = ["CausalGraph", "Grid", "InputError", "Patients", "Predictions", "ScoreWarning"]
-__all__ += ["UndefinedMetricWarning", "Variable", "bootstrap", "compare", "evaluate", "marginalise"]
+__all__ += ["UndefinedMetricWarning", "Variable", "bootstrap", "check_generator"]
+__all__ += ["compare", "evaluate", "marginalise"]
 
 _HOMES = {"CausalGraph": "graph", "Variable": "graph", "Grid": "interventions"}
 _HOMES |= {"Patients": "patients", "Predictions": "predictions", "marginalise": "marginalise"}
 _HOMES |= {"evaluate": "evaluation", "bootstrap": "resampling", "compare": "resampling"}
+_HOMES |= {"check_generator": "standardise.check"}
 
 
 class _Package(ModuleType):

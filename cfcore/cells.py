@@ -6,7 +6,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -91,18 +91,16 @@ class Cells:
             raise InputError(f"{self.path}{row}{column}: {error.problem}") from None
 
 
-def read_cells(path: str | Path) -> Cells:
-    """Read a whole table: text as it stands there, parquet, npz; without rows it is refused."""
-    return _joined(Path(path), _parts(Path(path)))
+def read_cells(path: str | Path, prepare: Callable[[Cells], Cells] | None = None) -> Cells:
+    """Read a whole table: text as it stands there, parquet, npz; without rows it is refused.
 
-
-def _parts(path: Path) -> Iterator[Cells]:
-    binary = path.suffix in (".parquet", ".npz")
-    return iter([_read_binary(path)]) if binary else read_chunks(path)
-
-
-def _joined(path: Path, parts: Iterator[Cells]) -> Cells:
-    parts = list(parts)
+    Args:
+        path: The file.
+        prepare: What is done to each part of it, before all are held.
+    """
+    path = Path(path)
+    found = [_read_binary(path)] if path.suffix in (".parquet", ".npz") else read_chunks(path)
+    parts = list(map(prepare, found) if prepare else found)
     if not parts:
         raise InputError(f"{path}: there are no rows below the header")
     return Cells(path, parts[0].header, pd.concat([part.frame for part in parts]))
@@ -243,7 +241,7 @@ def read_scores(path: str | Path) -> Cells:
         >>> read_scores(path).frame.to_dict("records")
         [{'p_cf_1': 0.3, 'p_obs': 0.1, 'p_cf_0': 0.2, 'sex': 'F'}]
     """
-    return _joined(Path(path), map(_scored, _parts(Path(path))))
+    return read_cells(path, _scored)
 
 
 def _scored(cells: Cells) -> Cells:

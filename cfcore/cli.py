@@ -6,17 +6,14 @@ import is imported inside the function.
 """
 
 import argparse
-import importlib
 import inspect
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import entry_points
-from pathlib import Path
 from types import NoneType
 from typing import Literal, NoReturn, get_args, get_origin
 
@@ -125,8 +122,8 @@ def _reading(kind: type) -> dict[str, object]:
     """How words become a value of a type, for ``add_argument``.
 
     Example:
-        >>> _reading(Path | None)
-        {'type': <class 'pathlib.Path'>}
+        >>> _reading(int | None)
+        {'type': <class 'int'>}
     """
     parts = [part for part in get_args(kind) if part is not NoneType]
     if kind is bool:
@@ -150,31 +147,6 @@ def _call(function: Callable, given: Mapping[str, object]) -> Iterable[object] |
         elif name in given:
             values[name] = given[name]
     return function(**values)
-
-
-def imported(where: str) -> object:
-    """An object by ``module:name``; a class, or a function that needs no arguments, is called.
-
-    Example:
-        >>> imported("math:pi"), imported("builtins:list")
-        (3.141592653589793, [])
-    """
-    module, _, name = where.partition(":")
-    if not module or not name:
-        raise InputError(f"{where!r} is neither a *.safetensors file nor of the form MODULE:NAME")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)  # where the user's plug-in is
-    try:
-        thing = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever the user's module does
-        problem = f"cannot be imported from {here} or installed packages: {error}"
-        raise InputError(f"{where!r} {problem}") from None
-    made = isinstance(thing, type)
-    if inspect.isfunction(thing):
-        with suppress(TypeError):  # it needs arguments, and is the object itself
-            made = inspect.signature(thing).bind() is not None
-    return thing() if made else thing
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
@@ -19,6 +18,9 @@ from cfcore.metrics.summary import EXTRA, OF, Options, Scores, names, summarise
 if TYPE_CHECKING:
     import pandas as pd
 
+Ids = Sequence[int] | Sequence[str]
+"""A patient identifier for each row: all whole numbers, or all text."""
+
 
 class Asked(TypedDict, total=False):
     """Options of :func:`cfcore.evaluate` that say what is computed."""
@@ -30,6 +32,30 @@ class Asked(TypedDict, total=False):
     metrics: Sequence[str] | None
 
 
+def check_patients(patient: Ids, rows: int) -> Ids:
+    """Identifiers as a list: all whole numbers or all text, one for each row.
+
+    Example:
+        >>> check_patients(np.array([3, 3, 5]), rows=3)
+        [3, 3, 5]
+        >>> check_patients(["a", None], rows=2)
+        Traceback (most recent call last):
+        ...
+        cfcore.checks.InputError: patient[1]: None is neither text nor a whole number
+    """
+    if len(patient) != rows:
+        raise InputError(f"has {len(patient)} rows, not {rows}", column="patient")
+    values = patient.tolist() if hasattr(patient, "tolist") else list(patient)
+    kind = str if values and isinstance(values[0], str) else int
+    for row, value in enumerate(values):
+        usable = isinstance(value, str | int) and not isinstance(value, bool)
+        if not usable or not isinstance(value, kind):
+            other = f"of another type than {values[0]!r}"
+            problem = f"{value!r} is {other if usable else 'neither text nor a whole number'}"
+            raise InputError(problem, column="patient", row=row)
+    return values
+
+
 def check_scores(
     obs: Numbers,
     cf: Numbers,
@@ -37,7 +63,9 @@ def check_scores(
     q: Numbers | None,
     *,
     weight: Numbers | None = None,
+    patient: Ids | None = None,
     logits: bool = False,
+    draws: bool = False,
 ) -> Scores:
     """Scores, labels and weights; raises an ``InputError`` at the first fault."""
     kind, check = ("logit", check_logits) if logits else ("p", checks.check_probabilities)
@@ -64,57 +92,42 @@ def check_scores(
             raise InputError("all weights are zero", column="weight")
         weight = weight.to(obs.device)
     q = checks.check_weights(q, cf.shape[1]).to(obs.device)
-    return Scores(obs, cf, q, y, logits, weight)
+    patient = None if patient is None else check_patients(patient, len(obs))
+    return Scores(obs, cf, q, y, logits, weight, draws, patient)
 
 
-def check_options(
-    threshold: float = 0.5,
-    alphas: Sequence[float] = (0.5, 0.25, 0.1),
-    bins: int = 10,
-    loss: str | Loss = "bce",
-    metrics: Sequence[str] | None = None,
-    correction: int = 0,
-) -> Options:
-    """What is asked for; raises an ``InputError`` at the first fault."""
+def check_options(asked: Asked, *scores: Scores) -> Options:
+    """What is asked of some scores; raises an ``InputError`` at the first fault."""
+    given = Options(**asked)
     try:
-        loss = resolve_loss(loss)
+        loss = resolve_loss(given.loss)
     except ValueError as error:  # the metrics know no error of the package
         raise InputError(str(error)) from None
-    threshold, alphas = checks.check_fraction(threshold, "threshold"), checks.check_alphas(alphas)
-    bins = checks.check_count(bins, "bins", most=1_000_000)
-    options = Options(threshold, alphas, bins, loss, correction)
+    threshold = checks.check_fraction(given.threshold, "threshold")
+    bins = checks.check_count(given.bins, "bins", most=1_000_000)
+    options = Options(threshold, checks.check_alphas(given.alphas), bins, loss)
     known = [*names(options, labelled=True), *(f"{n}_{of}" for n in EXTRA for of in OF)]
-    for name in metrics or ():
+    labelled = all(one.y is not None for one in scores)
+    for name in given.metrics or ():
         if name not in known:
             raise InputError(f"{name!r} is none of {', '.join(known)}", column="metrics")
-    return replace(options, metrics=tuple(metrics or ()))
-
-
-def labelled(options: Options, scores: Scores) -> Options:
-    """The options; refuses metrics that need labels where there are none."""
-    for name in options.metrics if scores.y is None else ():
-        if name not in names(Options(), labelled=False):
+        if not labelled and name not in names(options, labelled=False):
             raise InputError(f"{name} needs labels, which are not here", column="metrics")
-    return options
-
-
-@contextmanager
-def _blamed(label: str) -> Iterator[None]:
-    """Name the label in every complaint about a column of its scores."""
-    try:
-        yield
-    except InputError as error:
-        if not label:
-            raise
-        raise InputError(error.problem, column=f"{label}:{error.column}", row=error.row) from None
+    return replace(options, metrics=tuple(given.metrics or ()))
 
 
 def check_parts(given: Given, q: Numbers | None) -> dict[str, Scores]:
     """The checked scores of every label, before anything is computed of one."""
+    aside = {"weight": given.weight, "patient": given.patient, "logits": given.logits}
     found = {}
     for name, part in given.parts.items():
-        with _blamed(name):
-            found[name] = check_scores(*part, q, weight=given.weight, logits=given.logits)
+        try:
+            found[name] = check_scores(*part, q, **aside)
+        except InputError as error:
+            if not name:
+                raise
+            column = f"{name}:{error.column}"
+            raise InputError(error.problem, column=column, row=error.row) from None
     return found
 
 
@@ -123,18 +136,22 @@ def as_numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
     values = dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
     undefined = [name for name, value in values.items() if value != value]
     if undefined:
-        reasons = {
-            "S_rank": "ranks need two patients or more, whose observed and marginalised scores are "
-            "not all equal",
-            "tau_b": "Kendall's tau_b knows no weights",
-            "A": "AUC and AP need patients with either label",
-        }
-        why = [reasons[n] for n in reasons if any(name.startswith(n) for name in undefined)]
-        if "S_rank" in undefined and reasons["tau_b"] in why:
-            why.remove(reasons["tau_b"])
-        text = f"{', '.join(undefined)} undefined (NaN): {'; '.join(why)}"
+        ranks = "Kendall's tau_b knows no weights"
+        if "S_rank" in undefined:
+            ranks = "ranks need two patients or more, whose observed and marginalised scores are "
+            ranks += "not all equal"
+        reasons = {"S_rank tau_b": ranks, "AUC AP": "AUC and AP need patients with either label"}
+        starts = {name.removesuffix("_orig").removesuffix("_marg") for name in undefined}
+        why = "; ".join(text for kinds, text in reasons.items() if starts & set(kinds.split()))
+        text = f"{', '.join(undefined)} undefined (NaN): {why}"
         warnings.warn(text, UndefinedMetricWarning, stacklevel=3)
     return values
+
+
+def evaluate_all(scores: Mapping[str, Scores], asked: Asked) -> dict[str, dict[str, float]]:
+    """Every metric of the checked scores of each label; see :func:`cfcore.evaluate`."""
+    options = check_options(asked, *scores.values())
+    return {name: as_numbers(summarise(one, options)) for name, one in scores.items()}
 
 
 def evaluate(
@@ -189,8 +206,7 @@ def evaluate(
         >>> metrics["S_flip"], metrics["S_rank"]
         (0.3333333333333333, 1.0)
     """
-    options = check_options(threshold, alphas, bins, loss, metrics)
-    given = gather(p_obs, p_cf, y, labels=labels, weight=weight)
-    scores = check_parts(given, q)
-    found = {name: as_numbers(summarise(s, labelled(options, s))) for name, s in scores.items()}
+    asked = Asked(threshold=threshold, alphas=alphas, bins=bins, loss=loss, metrics=metrics)
+    given = gather(p_obs, p_cf, y, labels=labels, weight=weight)._replace(patient=None)
+    found = evaluate_all(check_parts(given, q), asked)
     return found[""] if list(found) == [""] else found

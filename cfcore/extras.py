@@ -8,7 +8,7 @@ _BROUGHT = {
     "datasets": "PIL openpyxl",
     "tables": "pyarrow",
     "report": "matplotlib",
-    "standardise": "sklearn",
+    "standardise": "sklearn threadpoolctl",
     "book": "IPython ipykernel jupytext matplotlib_inline myst_nb nbformat papermill psutil "
     "seaborn traitlets zmq",
 }

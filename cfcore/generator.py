@@ -65,11 +65,11 @@ class Generator(Protocol):
         """Draws the images that the noise gives under the parents, shape (B, C, ...), in [0, 1]."""
 
 
-def check_generator(generator: object) -> None:
+def check_protocol(generator: object) -> None:
     """Refuse what cannot abduct and predict.
 
     Example:
-        >>> check_generator(object())
+        >>> check_protocol(object())
         Traceback (most recent call last):
         ...
         cfcore.checks.InputError: generator: object has no method abduct()

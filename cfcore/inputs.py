@@ -56,7 +56,7 @@ def gather(
     header = [str(name) for name in p_obs.columns]
     kind = "logit" if any(name.split(":")[-1] == "logit_obs" for name in header) else "p"
     patient = "patient" if patient is None and "patient" in header else patient
-    aside = (_column(p_obs, each) for each in (weight, patient, by))
+    aside = (column(p_obs, each) for each in (weight, patient, by))
     return Given(_in_frame(p_obs, header, kind), *aside, logits=kind == "logit")
 
 
@@ -121,7 +121,7 @@ def _in_frame(frame: "pd.DataFrame", header: Sequence[str], kind: str) -> dict[s
         raise InputError("there are columns p_obs and logit_obs; keep those of one kind")
     found = {}
     for start in starts:
-        name, cf = start.removesuffix(":"), frame[worlds(header, start, kind)].to_numpy()
+        name, cf = start.removesuffix(":"), frame[_worlds(header, start, kind)].to_numpy()
         if start == ":":
             raise InputError(f"the column {start + last} names no label")
         found[name] = frame[start + last], cf, frame.get(f"{start}y")
@@ -130,11 +130,11 @@ def _in_frame(frame: "pd.DataFrame", header: Sequence[str], kind: str) -> dict[s
     return found
 
 
-def worlds(header: Iterable[str], start: str = "", kind: str = "p") -> list[str]:
+def _worlds(header: Iterable[str], start: str = "", kind: str = "p") -> list[str]:
     """The columns ``p_cf_0``, ``p_cf_1``, ... of a table, of which none may be missing.
 
     Example:
-        >>> worlds(["p_cf_1", "y", "p_cf_0"])
+        >>> _worlds(["p_cf_1", "y", "p_cf_0"])
         ['p_cf_0', 'p_cf_1']
     """
     first = f"{start}{kind}_cf_"
@@ -147,7 +147,7 @@ def worlds(header: Iterable[str], start: str = "", kind: str = "p") -> list[str]
     return names
 
 
-def _column(frame: "pd.DataFrame", given: Aside) -> Sequence[object] | None:
+def column(frame: "pd.DataFrame", given: Aside) -> Sequence[object] | None:
     """A column by its name, or what was given in its place."""
     if not isinstance(given, str):
         return given
@@ -164,5 +164,6 @@ def joined(found: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
     if list(found) == [""]:
         return found[""]
     frame = pd.concat([one.assign(label=name) for name, one in found.items()], ignore_index=True)
-    frame.attrs["doubtful"] = sorted({n for one in found.values() for n in one.attrs["doubtful"]})
+    doubtful = {name for one in found.values() for name in one.attrs.get("doubtful", ())}
+    frame.attrs["doubtful"] = sorted(doubtful)
     return frame[["label", *frame.columns.drop("label")]]

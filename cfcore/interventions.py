@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cfcore.patients import Patients
+    from cfcore.predictions import Predictions
+
+    _People = Patients | Predictions | Mapping[str, Numbers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +98,9 @@ class Grid:
         """
         distance = 0.0
         for name, atoms in self.values.items():
-            if name not in parents:
-                raise InputError(f"the patients have no {name!r}, only {', '.join(parents)}")
-            values = as_tensor(as_codes(parents[name], name, self.graph), name, axes=1).double()
+            values = self._known(parents, name)
             lacking = values.isnan()
-            if self.graph is not None and self.graph[name].kind != "continuous":
+            if self._discrete(name):
                 lacking = ~torch.isin(values, atoms.double())
             if lacking.any():
                 row = int(lacking.nonzero()[0])
@@ -109,7 +110,73 @@ class Grid:
             distance = distance + ((values[:, None] - atoms.double()) / scale) ** 2
         return distance.argmin(dim=1)
 
-    def empirical(self, patients: "Patients | Mapping[str, Numbers]") -> "Grid":
+    def near(self, parents: Mapping[str, Numbers]) -> Tensor:
+        """The intervention near each patient, shape (N,), or -1 if there is none.
+
+        It is the closest one, for those who have a category of the grid and are no more than half
+        a step beyond the lowest or the highest value of a continuous variable.
+
+        Example:
+            >>> Grid.product({"age": [20, 30, 40]}).near({"age": [14, 16, 24, 44, 46]}).tolist()
+            [-1, 0, 0, 2, -1]
+        """
+        inside = torch.tensor(True)
+        for name in self.values:
+            values, atoms = self._known(parents, name), self.values[name].double().unique()
+            steps = atoms.diff() if len(atoms) > 1 else torch.zeros(1)
+            within = (values >= atoms[0] - steps[0] / 2) & (values <= atoms[-1] + steps[-1] / 2)
+            inside = inside & (torch.isin(values, atoms) if self._discrete(name) else within)
+        found = torch.full(inside.shape, -1)
+        some = {name: np.asarray(parents[name])[inside.numpy()] for name in self.values}
+        found[inside] = self.nearest(some)
+        return found
+
+    def _discrete(self, name: str) -> bool:
+        return self.graph is not None and self.graph[name].kind != "continuous"
+
+    def _known(self, parents: Mapping[str, Numbers], name: str) -> Tensor:
+        """The values that patients have of a variable of the grid, shape (N,)."""
+        if name not in parents:
+            raise InputError(f"the patients have no {name!r}, only {', '.join(parents)}")
+        return as_tensor(as_codes(parents[name], name, self.graph), name, axes=1).double()
+
+    def support(self, patients: "_People") -> Tensor:
+        """How many patients are near each intervention, shape (K,).
+
+        A patient with several rows counts once for each; without ``patient``, rows are counted.
+
+        Example:
+            >>> Grid.product({"sex": [0, 1]}).support({"sex": [0, 1, 1, 1]}).tolist()
+            [1, 3]
+        """
+        near = self.near(getattr(patients, "parents", patients)).numpy()
+        who = getattr(patients, "patient", None)
+        who = np.arange(len(near)) if who is None else np.unique(who, return_inverse=True)[1]
+        worlds, _ = np.unique(np.stack((near, who))[:, near >= 0], axis=1)
+        return torch.from_numpy(np.bincount(worlds, minlength=len(self)))
+
+    def supported(self, patients: "_People", *, least: int = 30) -> "Grid":
+        """The grid with q cut off where patients are few: 0 there, elsewhere in proportion.
+
+        The worst case and the variance often come from worlds in which nobody lives.
+
+        Args:
+            patients: As for :meth:`support`.
+            least: How many a world needs near it; refused if no world has so many.
+
+        Example:
+            >>> Grid.product({"age": [30, 60, 90]}).supported({"age": [28, 64]}, least=1).q.tolist()
+            [0.5, 0.5, 0.0]
+        """
+        check_count(least, "least")
+        counts = self.support(patients)
+        q = torch.where(counts >= least, self.q, 0.0)
+        if not q.any():
+            most = f"the most near one is {int(counts.max())}"
+            raise InputError(f"no world has {least} patients near it; {most}", column="q")
+        return self.weighted(q / q.sum())
+
+    def empirical(self, patients: "_People") -> "Grid":
         """The grid weighted as patients are: each counts for the intervention closest to them.
 
         Args:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from cfcore.checks import InputError, check_count
 from cfcore.fingerprint import fingerprint
-from cfcore.generator import Effect, Generator, Noise, Parents, act, blaming, check_generator
+from cfcore.generator import Effect, Generator, Noise, Parents, act, blaming, check_protocol
 from cfcore.interventions import Grid
 from cfcore.marks import marked
 from cfcore.patients import Patients
@@ -316,7 +316,7 @@ def marginalise(
         tensor([0.5000, 0.5000, 0.5000])
     """
     check_count(max_images, "max_images")
-    check_generator(generator)
+    check_protocol(generator)
     for name, given, kind in (("data", data, Patients), ("grid", grid, Grid)):
         if not isinstance(given, kind):
             problem = f"must be a {kind.__name__}, not a {type(given).__name__}"

@@ -13,29 +13,13 @@ from torch import Tensor
 
 from cfcore import checks
 from cfcore.checks import InputError, Numbers
-from cfcore.evaluation import (
-    Asked,
-    as_numbers,
-    check_logits,
-    check_options,
-    check_scores,
-    labelled,
-)
+from cfcore.evaluation import Asked, check_patients, check_scores, evaluate_all
 from cfcore.files import write_atomically
-from cfcore.inputs import Aside, worlds
+from cfcore.inputs import Aside, gather
 from cfcore.marks import announced
 from cfcore.metrics.stability import flip_rate, mean_absolute_difference
-from cfcore.metrics.summary import Options, Scores, summarise
-from cfcore.resampling import (
-    Sampled,
-    bootstrap_scores,
-    check_alike,
-    check_patients,
-    check_resampling,
-    check_same_order,
-    compare_scores,
-    split_options,
-)
+from cfcore.metrics.summary import Scores
+from cfcore.resampling import Sampled, bootstrap_all, check_same, compare_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,13 +112,12 @@ class Predictions:
     @property
     def scores(self) -> Scores:
         """The checked scores."""
-        given = self.logit_obs, self.logit_cf, self.y, self.q
-        return check_scores(*given, weight=self.weight, logits=True)
+        aside = {name: getattr(self, name) for name in ("weight", "patient", "draws")}
+        return check_scores(self.logit_obs, self.logit_cf, self.y, self.q, logits=True, **aside)
 
     def evaluate(self, **asked: Unpack[Asked]) -> dict[str, float]:
         """Every metric, as :func:`cfcore.evaluate` gives them, with losses exact from logits."""
-        options, _ = self._options(asked)
-        return as_numbers(summarise(self.scores, options))
+        return evaluate_all({"": self.scores}, asked)[""]
 
     def bootstrap(self, *, by: Aside = None, **asked: Unpack[Sampled]) -> "pd.DataFrame":
         """Every metric with an interval, as :func:`cfcore.bootstrap` gives them.
@@ -143,26 +126,16 @@ class Predictions:
             by: The name of a parent, or a group for each row.
             **asked: As for :func:`cfcore.bootstrap`.
         """
-        options, how = self._options(asked)
         if isinstance(by, str):
             if by not in self.parents:
-                raise InputError(
-                    f"there is no parent {by!r} (there are: {', '.join(self.parents)})"
-                )
+                known = ", ".join(self.parents)
+                raise InputError(f"there is no parent {by!r} (there are: {known})")
             by = self.parents[by].tolist()
-        sampling = check_resampling(len(self), self.patient, **how)
-        return bootstrap_scores(self.scores, options, sampling, by)
+        return bootstrap_all({"": self.scores}, asked, by)
 
     def compare(self, other: "Predictions", **asked: Unpack[Sampled]) -> "pd.DataFrame":
         """The other predictor's metrics minus these, as :func:`cfcore.compare` gives them."""
-        patient, (options, how) = _check_same_patients(self, other), self._options(asked)
-        sampling = check_resampling(len(self), patient, **how)
-        return compare_scores(self.scores, other.scores, options, sampling)
-
-    def _options(self, asked: Mapping[str, object]) -> tuple[Options, dict[str, object]]:
-        """What is to be computed, and how patients are to be drawn."""
-        what, how = split_options(asked)
-        return labelled(check_options(**what, correction=int(self.draws)), self.scores), how
+        return compare_all({"": self.scores}, {"": other.scores}, asked)
 
     def floor(self, *, threshold: float = 0.5) -> dict[str, float | bool]:
         """Flips and score changes that the generator causes without any intervention.
@@ -191,7 +164,7 @@ class Predictions:
     def _moved(self, name: str, threshold: float) -> dict[str, float]:
         """How far logits of no intervention are from the observed ones."""
         for each in ("logit_obs", name):
-            check_logits(getattr(self, each), each)
+            checks.check_logits(getattr(self, each), each)
         p_obs, p = (getattr(self, each).double().sigmoid() for each in ("logit_obs", name))
         flips = flip_rate(p_obs, p[:, None], torch.ones(1, device=p.device), threshold)
         return {"S_flip": flips.item(), "D_abs": mean_absolute_difference(p_obs, p).item()}
@@ -245,20 +218,21 @@ class Predictions:
             parents: Columns that are recorded parents.
             weight: The column that says how much each row counts.
         """
-        kind = "logit" if "logit_obs" in frame else "p"
-        names = worlds(map(str, frame.columns), kind=kind)
-        scores = torch.tensor(frame[[f"{kind}_obs", *names]].to_numpy(np.float64))
-        if kind == "p":
+        frame = frame.copy()  # which nobody else changes
+        given = gather(frame, None, None, weight=weight)
+        if "" not in given.parts:
+            raise InputError(f"there is no column p_obs, but of {', '.join(given.parts)}: take one")
+        obs, cf, y = given.parts[""]
+        scores = torch.tensor(np.column_stack((obs, cf)).astype(np.float64))
+        if not given.logits:
             checks.check_probabilities(scores, "p_obs, p_cf")
             if bool(((scores == 0) | (scores == 1)).any()):
                 problem = "a probability of 0 or 1 has no logit: see cfcore.evaluate(frame)"
                 raise InputError(problem, column="p_obs, p_cf")
             scores = scores.logit()
-        named = {name: name for name in ("y", "patient") if name in frame}
-        named |= {} if weight is None else {"weight": weight}
-        rows = {name: frame[column].to_numpy(copy=True) for name, column in named.items()}
         known = {name: frame[name].to_numpy(copy=True) for name in parents}
-        return cls(scores[:, 0], scores[:, 1:], grid, q, parents=known, **rows)
+        rows = scores[:, 0], scores[:, 1:], grid, q, y, known, given.patient
+        return cls(*rows, weight=given.weight)
 
     def save(self, path: str | Path) -> Path:
         """Write a safetensors file by :func:`~cfcore.predictions.save_all`."""
@@ -352,17 +326,9 @@ def load_all(path: str | Path) -> dict[str, Predictions]:
         raise InputError(f"{path}: these are not predictions, or damaged: {error}") from None
 
 
-def _check_same_patients(first: Predictions, second: Predictions) -> Sequence | None:
-    """Refuse to compare predictions that are not about the same patients in the same order."""
-    if first.draws != second.draws:
-        raise InputError("only one of the predictions is on Monte Carlo draws")
-    check_alike(first.scores, second.scores)
-    return check_same_order(first.patient, second.patient)
-
-
 def _check_same_worlds(first: Predictions, other: Predictions, name: str) -> None:
     """Refuse predictions about other patients, parents or worlds than the first."""
-    _check_same_patients(first, other)
+    check_same(first.scores, other.scores)
     ours, theirs = first._tensors(), other._tensors()
     if ours.keys() & set(_LOGITS) != theirs.keys() & set(_LOGITS):
         raise InputError(f"{name!r} and the first are of different generators")

@@ -6,11 +6,9 @@ errors follow from sums by bin, which are such contributions too. Ranks follow f
 without sorting again; only Kendall's coefficient is recomputed from nothing.
 """
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -18,18 +16,17 @@ import torch
 from torch import Tensor
 
 from cfcore.checks import InputError, Numbers, UndefinedMetricWarning, check_count, check_fraction
-from cfcore.evaluation import Asked, as_numbers, check_options, check_parts, labelled
+from cfcore.evaluation import Asked, Ids, as_numbers, check_options, check_parts, check_patients
 from cfcore.inputs import Aside, Given, gather, joined
 from cfcore.intervals import Rule, interval, rule
-from cfcore.metrics import ranking
 from cfcore.metrics.calibration import bin_errors, bin_index
-from cfcore.metrics.loss import Loss
+from cfcore.metrics.ranking import Groups, kendall, tie_groups
 from cfcore.metrics.summary import Options, Scores, blocks, ranked, reduce
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_Ids = Sequence[int] | Sequence[str]
+_Weight = Tensor | None
 _CHUNK = 50  # replicates at a time
 _GROUPS = 50  # more are no groups, but identifiers or measurements
 _HIGHER = ("S_rank", "tau_b", "AUC", "AP")  # metrics that are better when high
@@ -59,30 +56,6 @@ class Resampling:
             yield torch.from_numpy(counts).view(size, self.patients)
 
 
-def check_patients(patient: _Ids, rows: int) -> _Ids:
-    """Identifiers as a list: all whole numbers or all text, one for each row.
-
-    Example:
-        >>> check_patients(np.array([3, 3, 5]), rows=3)
-        [3, 3, 5]
-        >>> check_patients(["a", None], rows=2)
-        Traceback (most recent call last):
-        ...
-        cfcore.checks.InputError: patient[1]: None is neither text nor a whole number
-    """
-    if len(patient) != rows:
-        raise InputError(f"has {len(patient)} rows, not {rows}", column="patient")
-    values = patient.tolist() if hasattr(patient, "tolist") else list(patient)
-    kind = str if values and isinstance(values[0], str) else int
-    for row, value in enumerate(values):
-        usable = isinstance(value, str | int) and not isinstance(value, bool)
-        if not usable or not isinstance(value, kind):
-            other = f"of another type than {values[0]!r}"
-            problem = f"{value!r} is {other if usable else 'neither text nor a whole number'}"
-            raise InputError(problem, column="patient", row=row)
-    return values
-
-
 class Sampled(Asked, total=False):
     """Options of :func:`cfcore.bootstrap` that say what is computed, and how patients are drawn."""
 
@@ -92,15 +65,9 @@ class Sampled(Asked, total=False):
     seed: int
 
 
-def split_options(asked: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Options that say what is computed, and those that say how patients are drawn."""
-    what = {name: value for name, value in asked.items() if name in Asked.__annotations__}
-    return what, {name: value for name, value in asked.items() if name not in what}
-
-
 def check_resampling(
     rows: int,
-    patient: _Ids | None,
+    patient: Ids | None,
     replicates: int = 1000,
     rank_replicates: int = 200,
     level: float = 0.95,
@@ -141,12 +108,12 @@ def replicate(scores: Scores, options: Options, sampling: Resampling) -> dict[st
         rows *= weight[:, None]
     sums = rows.new_zeros(sampling.patients, rows.shape[1]).index_add_(0, sampling.code, rows)
     del rows  # the largest by far
-    groups = ranking.tie_groups(p_obs), ranking.tie_groups(p_bar)
+    groups = tie_groups(p_obs), tie_groups(p_bar)
     chunks = []
     for i, counts in enumerate(sampling.counts()):
         few = counts[: max(0, sampling.rank_replicates - i * _CHUNK)][:, sampling.code]
         metrics = _averages(means, sums, counts, bins)
-        chunks.append(metrics | _orders(estimates, *groups, y, few, weight))
+        chunks.append(metrics | _orders(estimates, groups, y, few, weight))
     values = {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in estimates}
     known = 1 if len(sampling.code.unique()) > 1 else np.nan
     return {name: np.append(value, known * values[name]) for name, value in estimates.items()}
@@ -170,19 +137,14 @@ def _averages(means: list[str], sums: Tensor, counts: Tensor, bins: int) -> dict
 
 
 def _orders(
-    asked: Iterable[str],
-    p_obs: ranking.Groups,
-    p_bar: ranking.Groups,
-    y: Tensor | None,
-    drawn: Tensor,
-    weight: Tensor | None,
+    asked: Iterable[str], p: Sequence[Groups], y: Tensor | None, drawn: Tensor, weight: _Weight
 ) -> dict[str, Tensor]:
     """Rank metrics for each replicate, shape (B,), in which each row is ``drawn`` (B, N) times."""
     times = drawn.double() if weight is None else drawn * weight
-    found = ranked(asked, p_obs, p_bar, y, times)
+    found = ranked(asked, *p, y, times)
     if "tau_b" in asked:
         samples = [torch.repeat_interleave(often) for often in drawn] if weight is None else []
-        tau = [ranking.kendall(p_obs.take(rows), p_bar.take(rows)).item() for rows in samples]
+        tau = [kendall(*(groups.take(rows) for groups in p)).item() for rows in samples]
         found["tau_b"] = torch.tensor(tau or [torch.nan] * len(drawn), dtype=torch.float64)
     return found
 
@@ -202,10 +164,7 @@ def _frame(
 
 
 def bootstrap_scores(
-    scores: Scores,
-    options: Options,
-    sampling: Resampling,
-    by: Sequence[object] | None = None,
+    scores: Scores, options: Options, sampling: Resampling, by: Sequence[object] | None = None
 ) -> "pd.DataFrame":
     """Estimates and intervals of checked scores; see :func:`cfcore.bootstrap`."""
     if by is None:
@@ -214,8 +173,8 @@ def bootstrap_scores(
     for group, rows in check_groups(by, len(scores.obs)).items():
         own = {name: getattr(scores, name) for name in ("obs", "cf", "y", "weight")}
         own = {name: None if v is None else v[rows] for name, v in own.items()}
-        drawn = dataclasses.replace(sampling, code=sampling.code[rows])
-        values[group] = replicate(dataclasses.replace(scores, **own), options, drawn)
+        drawn = replace(sampling, code=sampling.code[rows])
+        values[group] = replicate(replace(scores, **own), options, drawn)
         frames.append(_frame(values[group], rule, drawn).assign(group=group, rows=len(rows)))
     return _with_gaps(frames, values, sampling)
 
@@ -226,13 +185,11 @@ def check_groups(by: Sequence[object], rows: int, name: str = "by") -> dict[str,
 
     if len(by) != rows:
         raise InputError(f"has {len(by)} rows, not {rows}", column=name)
-    given = pd.Series(list(by), dtype=object)
+    given = by if isinstance(by, pd.Categorical) else pd.Categorical(list(by))
     if given.isna().any():
         raise InputError("the group is missing", column=name, row=int(given.isna().argmax()))
-    codes, found = pd.factorize(given, sort=True)
-    if isinstance(by, pd.Categorical):
-        known = by.remove_unused_categories()
-        codes, found = known.codes, known.categories
+    given = given.remove_unused_categories()
+    codes, found = given.codes, given.categories
     if len(set(map(str, found))) < len(found):
         raise InputError("two groups look the same, such as 1 and '1'", column=name)
     if not 2 <= len(found) <= _GROUPS:
@@ -257,12 +214,10 @@ def _with_gaps(
     for metric in frames[0].metric:
         known = [group for group in values if not np.isnan(values[group][metric][0])]
         order = sorted(known, key=lambda group, m=metric: values[group][m][0])
-        if len(order) < 2:  # there is nothing to compare
-            gaps[metric], ends[metric] = np.full(2, np.nan), {"worst": None, "best": None}
-            continue
-        best, worst = (order[-1], order[0]) if metric.startswith(_HIGHER) else (order[0], order[-1])
-        gaps[metric] = values[worst][metric] - values[best][metric]
-        ends[metric] = {"worst": worst, "best": best}
+        order = order[::-1] if metric.startswith(_HIGHER) else order  # the best first
+        best, worst = (order[0], order[-1]) if len(order) > 1 else (None, None)
+        gap = np.full(2, np.nan) if best is None else values[worst][metric] - values[best][metric]
+        gaps[metric], ends[metric] = gap, {"worst": worst, "best": best}
     gap = _frame(gaps, lambda name: rule(name).difference(), sampling).assign(group="gap")
     gap = gap.join(pd.DataFrame(ends).T, on="metric")
     frame = pd.concat([*frames, gap], ignore_index=True)
@@ -271,7 +226,7 @@ def _with_gaps(
 
 
 def mean_intervals(
-    parts: Mapping[object, Tensor], sampling: Resampling, weight: Tensor | None = None
+    parts: Mapping[object, Tensor], sampling: Resampling, weight: _Weight = None
 ) -> "pd.DataFrame":
     """Means over rows of some numbers, each of shape (N,), with intervals.
 
@@ -293,10 +248,38 @@ def mean_intervals(
     return _frame(values, lambda _: Rule(), sampling).rename(columns={"metric": "name"})
 
 
-def compare_scores(
+def bootstrap_all(scores: Mapping[str, Scores], asked: Sampled, by: Aside = None) -> "pd.DataFrame":
+    """Estimates and intervals of the checked scores of each label; see :func:`cfcore.bootstrap`."""
+    options, sampling = prepare(scores, asked)
+    return joined({n: bootstrap_scores(one, options, sampling, by) for n, one in scores.items()})
+
+
+def compare_all(
+    first: Mapping[str, Scores], second: Mapping[str, Scores], asked: Sampled
+) -> "pd.DataFrame":
+    """Differences of two predictors, label by label; see :func:`cfcore.compare`."""
+    if first.keys() != second.keys():
+        names = ", ".join(first), ", ".join(second)
+        raise InputError("first has the labels {}, second {}".format(*names))
+    for name, one in first.items():
+        check_same(one, second[name])
+    known = any(one.patient is not None for one in first.values())
+    how = prepare(first if known else second, asked)
+    return joined({name: _differences(one, second[name], *how) for name, one in first.items()})
+
+
+def prepare(scores: Mapping[str, Scores], asked: Sampled) -> tuple[Options, Resampling]:
+    """What is computed of scores, and how their patients are drawn, checked."""
+    what = {name: value for name, value in asked.items() if name in Asked.__annotations__}
+    how = {name: value for name, value in asked.items() if name not in what}
+    options, one = check_options(what, *scores.values()), next(iter(scores.values()))
+    return options, check_resampling(len(one.obs), one.patient, **how)
+
+
+def _differences(
     first: Scores, second: Scores, options: Options, sampling: Resampling
 ) -> "pd.DataFrame":
-    """Differences of the checked scores of two predictors; see :func:`cfcore.compare`."""
+    """Each metric of two predictors, and the second minus the first."""
     ours, theirs = (replicate(scores, options, sampling) for scores in (first, second))
     change = {name: theirs[name] - values for name, values in ours.items()}
     frame = _frame(change, lambda name: rule(name).difference(), sampling)
@@ -311,19 +294,11 @@ def bootstrap(
     y: Numbers | None = None,
     *,
     q: Numbers | None = None,
-    threshold: float = 0.5,
-    alphas: Sequence[float] = (0.5, 0.25, 0.1),
-    bins: int = 10,
-    loss: str | Loss = "bce",
-    metrics: Sequence[str] | None = None,
     weight: Aside = None,
     labels: Sequence[str] | None = None,
     by: Aside = None,
-    patient: _Ids | str | None = None,
-    replicates: int = 1000,
-    rank_replicates: int = 200,
-    level: float = 0.95,
-    seed: int = 0,
+    patient: Ids | str | None = None,
+    **asked: Unpack[Sampled],
 ) -> "pd.DataFrame":
     """Every metric with an interval, by resampling patients.
 
@@ -334,15 +309,15 @@ def bootstrap(
     seldom change). Of one patient there are no intervals: they are NaN, with a warning.
 
     Args:
-        p_obs, p_cf, y, q, threshold, alphas, bins, loss, metrics, weight, labels: As for
-            :func:`cfcore.evaluate`.
+        p_obs, p_cf, y, q, weight, labels: As for :func:`cfcore.evaluate`.
         by: A group for each row, such as sex or site, or the column that holds it: every metric in
             each group, and its gap between the worst and the best.
         patient: A patient identifier for each row, if a patient can have several rows; all rows
             of a patient are drawn together. Of a frame the column, ``patient`` by default.
-        replicates: How many samples to draw.
-        rank_replicates: How many of them to use for rank metrics, which cost more.
-        level: The coverage aimed at.
+        **asked: ``threshold, alphas, bins, loss, metrics``, as for :func:`cfcore.evaluate`; how
+            many samples to draw, ``replicates=1000``, and how many of them to use for rank metrics,
+            which cost more, ``rank_replicates=200``; the coverage aimed at, ``level=0.95``; and
+            the ``seed=0``.
 
     Returns:
         A frame with the columns ``metric, estimate, low, high``; before them ``label`` if there
@@ -356,13 +331,8 @@ def bootstrap(
         >>> list(frame.columns), len(frame)
         (['metric', 'estimate', 'low', 'high'], 7)
     """
-    options, found = check_options(threshold, alphas, bins, loss, metrics), {}
     given = gather(p_obs, p_cf, y, labels=labels, weight=weight, patient=patient, by=by)
-    how = given.patient, replicates, rank_replicates, level, seed
-    for name, scores in check_parts(given, q).items():
-        sampling = check_resampling(len(scores.obs), *how)
-        found[name] = bootstrap_scores(scores, labelled(options, scores), sampling, given.by)
-    return joined(found)
+    return bootstrap_all(check_parts(given, q), asked, given.by)
 
 
 def compare(
@@ -372,7 +342,7 @@ def compare(
     *,
     q: Numbers | None = None,
     weight: Aside = None,
-    patient: _Ids | str | None = None,
+    patient: Ids | str | None = None,
     **asked: Unpack[Sampled],
 ) -> "pd.DataFrame":
     """Two predictors on the same patients: how much larger is each metric of the second?
@@ -385,8 +355,7 @@ def compare(
             a frame of each, as for :func:`cfcore.evaluate`, whose labels must agree.
         y, q, weight: As for :func:`cfcore.evaluate`.
         patient: As for :func:`cfcore.bootstrap`.
-        **asked: ``threshold, alphas, bins, loss, metrics``, as for :func:`cfcore.evaluate`, and
-            ``replicates, rank_replicates, level, seed``, as for :func:`cfcore.bootstrap`.
+        **asked: As for :func:`cfcore.bootstrap`.
 
     Returns:
         A frame with the columns ``metric, first, second, estimate, low, high``, where the last
@@ -400,32 +369,9 @@ def compare(
         >>> frame[["estimate", "low", "high"]].abs().to_numpy().max().item()
         0.0
     """
-    what, how = split_options(asked)
-    options, aside = check_options(**what), {"weight": weight, "patient": patient}
+    aside = {"weight": weight, "patient": patient}
     ours, theirs = _one_of_two("first", first, y, aside), _one_of_two("second", second, y, aside)
-    patient = check_same_order(ours.patient, theirs.patient)
-    checked = check_parts(ours, q), check_parts(theirs, q)
-    rows = len(next(iter(checked[0].values())).obs)
-    sampling = check_resampling(rows, patient, **how)
-    return joined(compare_pairs(*checked, partial(labelled, options), sampling))
-
-
-def compare_pairs(
-    first: Mapping[str, Scores],
-    second: Mapping[str, Scores],
-    options: Callable[[Scores], Options],
-    sampling: Resampling,
-) -> dict[str, "pd.DataFrame"]:
-    """The differences of two predictors, label by label."""
-    if first.keys() != second.keys():
-        names = ", ".join(first), ", ".join(second)
-        raise InputError("first has the labels {}, second {}".format(*names))
-    for name, one in first.items():
-        check_alike(one, second[name])
-    return {
-        name: compare_scores(one, second[name], options(one), sampling)
-        for name, one in first.items()
-    }
+    return compare_all(check_parts(ours, q), check_parts(theirs, q), asked)
 
 
 def _one_of_two(name: str, given: object, y: Numbers | None, aside: Mapping[str, Aside]) -> Given:
@@ -438,22 +384,15 @@ def _one_of_two(name: str, given: object, y: Numbers | None, aside: Mapping[str,
     return gather(*given, y, **aside)
 
 
-def check_same_order(first: _Ids | None, second: _Ids | None) -> _Ids | None:
-    """The patients of two predictors, refused if they are others or in another order."""
-    if first is None or second is None:
-        return second if first is None else first
-    for row, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
-            a, b = (getattr(name, "item", lambda name=name: name)() for name in (a, b))
-            problem = f"the two are about {a!r} and {b!r}"
-            raise InputError(problem, column="patient", row=row)
-    return first
-
-
-def check_alike(first: Scores, second: Scores) -> None:
+def check_same(first: Scores, second: Scores) -> None:
     """Refuse two predictors that were not asked about the same rows in the same worlds."""
+    if first.draws != second.draws:
+        raise InputError("only one of the predictions is on Monte Carlo draws")
     if len(first.obs) != len(second.obs):
         raise InputError(f"the two are about {len(first.obs)} and {len(second.obs)} rows")
+    for row, (a, b) in enumerate(zip(first.patient or (), second.patient or (), strict=False)):
+        if a != b:
+            raise InputError(f"the two are about {a!r} and {b!r}", column="patient", row=row)
     for name, what in (("y", "labels"), ("weight", "weights"), ("q", "probabilities of worlds")):
         a, b = getattr(first, name), getattr(second, name)
         if name == "q" and len(a) != len(b):

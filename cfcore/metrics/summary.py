@@ -6,19 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cfcore.metrics import stability
+from cfcore.metrics import ranking, stability
 from cfcore.metrics.calibration import brier_score, calibration_errors
 from cfcore.metrics.loss import Loss, cross_entropy, cross_entropy_from_logits
 from cfcore.metrics.marginal import marginal_prediction, rounded
-from cfcore.metrics.ranking import (
-    Groups,
-    auc,
-    average_precision,
-    kendall,
-    mean_absolute_rank_change,
-    rank_stability,
-    tie_groups,
-)
+from cfcore.metrics.ranking import Groups, kendall, tie_groups
 from cfcore.metrics.risk import expected_risk, marginal_risk, original_risk, patient_tail_losses
 
 _BLOCK = 16384  # rows: large enough to keep two cores busy, small beside any matrix
@@ -38,6 +30,8 @@ class Scores:
         y: Labels 0 or 1, shape (N,), or None.
         logits: Whether the scores are logits, whose cross-entropy is exact, or probabilities.
         weight: How much each patient counts, shape (N,); all the same by default.
+        draws: Whether the interventions are Monte Carlo draws, and not all of q.
+        patient: Whose each row is, N identifiers; every row is of another patient by default.
     """
 
     obs: Tensor
@@ -46,24 +40,24 @@ class Scores:
     y: Tensor | None = None
     logits: bool = False
     weight: Tensor | None = None
+    draws: bool = False
+    patient: Sequence[int] | Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is to be computed: options of :func:`cfcore.evaluate`, and the ``correction``, which is
-    1 if the interventions are Monte Carlo draws and 0 if they are all of q. Without ``metrics``,
-    all those of the paper.
+    """What is to be computed: options of :func:`cfcore.evaluate`. Without ``metrics``, all those
+    of the paper.
     """
 
     threshold: float = 0.5
     alphas: Sequence[float] = (0.5, 0.25, 0.1)
     bins: int = 10
     loss: Loss = cross_entropy
-    correction: int = 0
     metrics: Sequence[str] = ()
 
 
-EXTRA = {"AUC": auc, "AP": average_precision}
+EXTRA = {"AUC": ranking.auc, "AP": ranking.average_precision}
 """Metrics of observed (``AUC_orig``) and marginalised (``AUC_marg``) scores that are asked for."""
 
 
@@ -93,7 +87,7 @@ def blocks(scores: Scores, options: Options) -> Iterator[_Block]:
         obs, cf, q = scores.obs[rows].double(), scores.cf[rows].double(), scores.q.double()
         p_obs, p_cf = (obs.sigmoid(), cf.sigmoid()) if scores.logits else (obs, cf)
         p_bar = marginal_prediction(p_cf, q)
-        shown, threshold, correction = rounded(p_bar), options.threshold, options.correction
+        shown, threshold, correction = rounded(p_bar), options.threshold, int(scores.draws)
         summands = {
             "S_var": stability.stability_variance.by_patient(p_cf, q, correction=correction),
             "S_flip": stability.flip_rate.by_patient(p_obs, p_cf, q, threshold),
@@ -102,25 +96,20 @@ def blocks(scores: Scores, options: Options) -> Iterator[_Block]:
         }
         if scores.y is not None:
             y, exact = scores.y[rows], scores.logits and options.loss is cross_entropy
-            given = (obs, cf, cross_entropy_from_logits) if exact else (p_obs, p_cf, options.loss)
-            summands |= _risks(*given, q, y, options)
-            summands["Brier_orig"] = brier_score.by_patient(p_obs, y)
-            summands["Brier_marg"] = brier_score.by_patient(p_bar, y)
+            own, worlds, loss = p_obs, p_cf, options.loss
+            if exact:
+                own, worlds, loss = obs, cf, cross_entropy_from_logits
+            losses = loss(worlds, y[:, None])
+            tails = patient_tail_losses(losses, q, (*options.alphas, 0.0)).unbind(dim=-1)
+            summands |= {
+                "R_orig": original_risk.by_patient(own, y, loss),
+                "R_CM": marginal_risk.by_patient(worlds, q, y, loss),
+                "R_IE": expected_risk.by_patient(losses, q),
+                **dict(zip(_tails(options), tails, strict=True)),
+                "Brier_orig": brier_score.by_patient(p_obs, y),
+                "Brier_marg": brier_score.by_patient(p_bar, y),
+            }
         yield summands, p_obs, shown
-
-
-def _risks(
-    obs: Tensor, cf: Tensor, loss: Loss, q: Tensor, y: Tensor, options: Options
-) -> dict[str, Tensor]:
-    """The summands of all risks, each of shape (n,)."""
-    losses = loss(cf, y[:, None])
-    tails = patient_tail_losses(losses, q, (*options.alphas, 0.0)).unbind(dim=-1)
-    return {
-        "R_orig": original_risk.by_patient(obs, y, loss),
-        "R_CM": marginal_risk.by_patient(cf, q, y, loss),
-        "R_IE": expected_risk.by_patient(losses, q),
-        **dict(zip(_tails(options), tails, strict=True)),
-    }
 
 
 def reduce(parts: Iterable[_Block], scores: Scores, options: Options) -> dict[str, Tensor]:
@@ -162,9 +151,9 @@ def ranked(
     for name in asked:
         kind, _, of = name.partition("_")
         if name == "S_rank":
-            found[name] = rank_stability(p_obs, p_bar, weight)
+            found[name] = ranking.rank_stability(p_obs, p_bar, weight)
         elif name == "abs_rank_change":
-            found[name] = mean_absolute_rank_change(p_obs, p_bar, weight)
+            found[name] = ranking.mean_absolute_rank_change(p_obs, p_bar, weight)
         elif kind in EXTRA:
             found[name] = EXTRA[kind](p_obs if of == "orig" else p_bar, y, weight)
     return found

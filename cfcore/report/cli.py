@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,11 @@ from cfcore.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from cfcore.cells import Cells
-    from cfcore.metrics.summary import Options, Scores
-    from cfcore.predictions import Predictions
+    from cfcore.evaluation import Asked
+    from cfcore.metrics.summary import Scores
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,9 @@ class _Wanted:
     weight: str | None = None
     patient: str | None = None
 
-    def options(self, scores: "Scores") -> "Options":
-        """What is computed of some scores, checked."""
-        from cfcore.evaluation import check_options, labelled
-
-        return labelled(check_options(**self.asked()), scores)
-
-    def asked(self) -> dict[str, object]:
+    def options(self) -> "Asked":
         """The options of :func:`cfcore.evaluate`."""
-        return {name: getattr(self, name) for name in ("threshold", "alphas", "bins", "metrics")}
+        return {name: v for name, v in asdict(self).items() if name not in _ASIDE}
 
     def weights(self, worlds: int) -> object:
         """The target distribution, from its file."""
@@ -65,18 +60,23 @@ class _Wanted:
             return check_weights(q, worlds)
 
 
+_ASIDE = ("q", "weight", "patient")
 _WANTED = _Wanted()
 
 
 @dataclass(frozen=True)
 class _Given:
-    """Scores from a file, by label or predictor; its other columns; whose rows they are."""
+    """Scores from a file, by label or predictor; its other columns; whose rows they are.
+
+    The worlds and the provenance are known of predictions.
+    """
 
     scores: Mapping[str, "Scores"]
     columns: "pd.DataFrame"
     patient: str | None
     cells: "Cells | None" = None
-    predictions: Mapping[str, "Predictions"] = field(default_factory=dict)
+    grid: Mapping[str, "Tensor"] = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def size(self) -> str:
@@ -84,19 +84,12 @@ class _Given:
         rows, worlds = next(iter(self.scores.values())).cf.shape
         return f"N = {rows}, K = {worlds}"
 
-    @property
-    def who(self) -> list | None:
-        """The patient of each row."""
-        return None if self.patient is None else self.columns[self.patient].tolist()
-
     def group(self, name: str) -> list:
         """The group of each row, by a column."""
+        from cfcore.inputs import column
         from cfcore.resampling import check_groups
 
-        if name not in self.columns:
-            found = ", ".join(map(str, self.columns.columns[:8]))
-            raise InputError(f"there is no column {name} (found: {found})")
-        groups = self.columns[name].replace("", None).tolist()
+        groups = [None if each == "" else each for each in column(self.columns, name).tolist()]
         check_groups(groups, len(groups), name)
         return groups
 
@@ -116,7 +109,7 @@ def _read(file: Path, asked: _Wanted, *, intervals: bool = True) -> _Given:
     from cfcore.evaluation import check_options, check_parts
     from cfcore.inputs import gather
 
-    check_options(**asked.asked())
+    check_options(asked.options())
     if file.suffix == ".safetensors":
         return _read_predictions(file, asked)
     table = cells.read_scores(file)
@@ -128,7 +121,7 @@ def _read(file: Path, asked: _Wanted, *, intervals: bool = True) -> _Given:
         table.require(asked.weight)
         frame[asked.weight] = table.numbers(asked.weight)
     with table.blame():
-        given = gather(frame, None, None, weight=asked.weight)
+        given = gather(frame, None, None, weight=asked.weight)._replace(patient=who)
     q = asked.weights(next(iter(given.parts.values()))[1].shape[1])
     with table.blame(weight=asked.weight):
         return _Given(check_parts(given, q), frame, column, table)
@@ -142,23 +135,15 @@ def _read_predictions(file: Path, asked: _Wanted) -> _Given:
         raise InputError(f"{file}: the file itself says what counts and whose the rows are")
     found = load_all(file)
     first = next(iter(found.values()))
-    if first.draws:
-        advice = "use cfcore.Predictions.load(path).bootstrap()"
-        raise InputError(f"{file}: these are Monte Carlo draws; {advice}")
     if (q := asked.weights(first.logit_cf.shape[1])) is not None:
         found = {name: one.reweight(q) for name, one in found.items()}
     patient = None if first.patient is None else "patient"
     scores = {name: one.scores for name, one in found.items()}
-    return _Given(scores, first.to_frame(), patient, None, found)
+    grid = {} if first.draws else first.grid
+    return _Given(scores, first.to_frame(), patient, None, grid, first.provenance)
 
 
-def _called(given: "Predictions") -> str:
-    """The name of a predictor and its label, as far as they are known."""
-    known = [given.provenance.get(key) for key in ("predictor", "label")]
-    return ":".join(str(name) for name in known if name)
-
-
-def _refuse_input(out: Path | None, *given: Path | None) -> None:
+def refuse_input(out: Path | None, *given: Path | None) -> None:
     """Refuse to write over what is read."""
     read = [path for path in given if path is not None and path.exists()]
     if out is not None and out.exists() and any(map(out.samefile, read)):
@@ -191,44 +176,42 @@ def evaluate(
             replicates, patient (the column, or null), patients}. Of several labels or groups it
             holds a list "rows" in their place.
     """
-    from cfcore.evaluation import as_numbers
-    from cfcore.inputs import joined
-    from cfcore.metrics.summary import summarise
-    from cfcore.report.text import as_json, as_text, resampled
-    from cfcore.resampling import bootstrap_scores, check_resampling
+    import pandas as pd
 
-    _refuse_input(json, file, asked.q)
+    from cfcore.evaluation import evaluate_all
+    from cfcore.inputs import joined
+    from cfcore.resampling import bootstrap_all
+
+    refuse_input(json, file, asked.q)
     if replicates:
         check_count(replicates, "replicates", least=2)
     elif asked.patient is not None or by is not None:
         option = "--patient" if by is None else "--by"
         raise InputError(f"{option} is about intervals only: ask for them with --replicates R")
     given, resampling = _read(file, asked, intervals=replicates > 0), None
-    each, title = (
-        {n: (s, asked.options(s)) for n, s in given.scores.items()},
-        f"{file}: {given.size}",
-    )
+    how = asked.options()
     with given.blame():
         if replicates:
-            sampling = check_resampling(len(given.columns), given.who, replicates)
             groups = None if by is None else given.group(by)
-            found = {n: bootstrap_scores(*own, sampling, groups) for n, own in each.items()}
-            frame, resampling = joined(found), given.about(replicates)
-            title += f"; {resampled(**resampling)}"
+            how["replicates"], resampling = replicates, given.about(replicates)
+            frame = bootstrap_all(given.scores, how, groups)
         else:
-            frame = _estimates({n: as_numbers(summarise(*own)) for n, own in each.items()})
+            found = evaluate_all(given.scores, how)
+            columns = ["metric", "estimate"]
+            frame = joined({n: pd.DataFrame(v.items(), columns=columns) for n, v in found.items()})
+    return _told(f"{file}: {given.size}", frame, resampling, json)
+
+
+def _told(
+    title: str, frame: "pd.DataFrame", resampling: Mapping[str, object] | None, json: Path | None
+) -> list[str]:
+    """Metrics as text, and in a JSON file if there is to be one."""
+    from cfcore.report.text import as_json, as_text, resampled
+
     if json is not None:
         write_atomically(json, as_json(frame, resampling).encode())
-    return [title, as_text(frame)]
-
-
-def _estimates(found: Mapping[str, Mapping[str, float]]) -> "pd.DataFrame":
-    """Numbers by label and metric as a frame."""
-    import pandas as pd
-
-    rows = [(label, *one) for label, own in found.items() for one in own.items()]
-    frame = pd.DataFrame(rows, columns=["label", "metric", "estimate"])
-    return frame.drop(columns="label") if list(found) == [""] else frame
+    how = f"; {resampled(**resampling)}" if resampling else ""
+    return [title + how, as_text(frame)]
 
 
 def compare(
@@ -249,22 +232,16 @@ def compare(
         replicates (R): Bootstrap samples of patients, or of rows, for the intervals.
         json (OUT): Also write a JSON file, as evaluate does with --replicates.
     """
-    from cfcore.inputs import joined
-    from cfcore.report.text import as_json, as_text, resampled
-    from cfcore.resampling import check_resampling, check_same_order, compare_pairs
+    from cfcore.resampling import compare_all
 
-    _refuse_input(json, first, second, asked.q)
+    refuse_input(json, first, second, asked.q)
     check_count(replicates, "replicates", least=2)
     one, other = (_read(file, asked) for file in (first, second))
     with other.blame():
-        who = check_same_order(one.who, other.who)
-        sampling = check_resampling(len(one.columns), who, replicates)
-        frame = joined(compare_pairs(one.scores, other.scores, asked.options, sampling))
-    resampling = (other if one.who is None else one).about(replicates)
-    if json is not None:
-        write_atomically(json, as_json(frame, resampling).encode())
-    title = f"{second} minus {first}: {one.size}; {resampled(**resampling)}"
-    return [title, as_text(frame)]
+        how = {**asked.options(), "replicates": replicates}
+        frame = compare_all(one.scores, other.scores, how)
+    resampling = (other if one.patient is None else one).about(replicates)
+    return _told(f"{second} minus {first}: {one.size}", frame, resampling, json)
 
 
 def report(
@@ -290,31 +267,49 @@ def report(
         fail_if (CONDITION): End with exit code 3 if this holds of a predictor, such as
             'S_flip > 0.1'; the report is written all the same.
     """
+    from cfcore.evaluation import check_options
     from cfcore.metrics.summary import names
     from cfcore.report.conclusions import check_gate, gate
-    from cfcore.report.findings import Question, judge_scores
+    from cfcore.report.findings import Question, Subject, judge
     from cfcore.report.page import write_report
 
     if (out / "audit.json").exists():
         raise InputError(f"{out}: holds an audit; write the report elsewhere")
-    given, count = _read(file, asked), check_count(replicates, "replicates", 2)
+    given, subjects = _read(file, asked), {}
+    how = {**asked.options(), "replicates": check_count(replicates, "replicates", 2)}
+    known = [given.provenance.get(key) for key in ("predictor", "label")]
     with given.blame():
         groups = {column: given.group(column) for column in by}
-        question = Question(groups, asked=asked.asked(), replicates=count)
-        called = {name: name or _called(one) for name, one in given.predictions.items()}
-        grids = {called[name]: one.grid for name, one in given.predictions.items()}
-        scores = {called.get(name, name): one for name, one in given.scores.items()}
-        for one in given.scores.values():
-            options, labels = asked.options(one), one.y is not None
-            check_gate(fail_if, [*names(options, labelled=labels), "S_var", "S_flip"])
+        for name, one in given.scores.items():
+            options = check_options(asked.options(), one)
+            metrics = names(options, labelled=one.y is not None)
+            check_gate(fail_if, [*metrics, "S_var", "S_flip"])
+            called = name or ":".join(str(part) for part in known if part) or "the score"
+            own = {"predictor": called, "label": called}  # none is compared with another
+            subjects[called] = Subject(one, given.grid, own)
         check_writable(out)
-        findings = judge_scores(title or file.name, scores, given.who, question, grids)
-    for one in given.predictions.values():  # what may not be shared stays marked
-        marks = {name: v for name, v in one.provenance.items() if name == "restricted"}
-        findings["provenance"] |= marks
-    findings["asked"] |= {"weight": asked.weight, "replicates": count}
+        findings = {"asked": _question(given, asked, title or file.name), "generator": None}
+        findings["asked"] |= {"labels": list(subjects), "replicates": replicates}
+        # What may not be shared stays marked.
+        marks = {name: v for name, v in given.provenance.items() if name == "restricted"}
+        question = Question(groups, asked=how)
+        findings = judge(findings | {"provenance": marks}, subjects, question)
     reasons = gate(findings, fail_if)
     yield from map(str, write_report(findings, out))
     yield from reasons
     if reasons:
         raise SystemExit(3)
+
+
+def _question(given: _Given, asked: _Wanted, title: str) -> dict[str, object]:
+    """What a report says it was asked."""
+    one, nuisances = next(iter(given.scores.values())), {}
+    for name, values in given.grid.items():
+        levels = values.double().unique().tolist()
+        nuisances[name] = {"values": levels, "words": [f"{v:g}" for v in levels], "unit": ""}
+    set_to = [values.double().tolist() for values in given.grid.values()]
+    found = {"title": title, "rows": len(one.obs), "patients": given.about(0)["patients"]}
+    found |= {"nuisances": nuisances, "threshold": asked.threshold, "weight": asked.weight}
+    found["q"] = "uniform" if len(one.q.unique()) == 1 else one.q.tolist()
+    found["worlds"] = [[own[k] for own in set_to] for k in range(len(one.q))]
+    return found | {"predictors": ["as given"], "generator": "unknown", "effect": "unknown"}

@@ -19,7 +19,9 @@ if its images go so far on the way from before to real images with the value, on
 lower ends of intervals, and for ``each`` value so far; ``hardly`` if they go less far than that, or
 no reading moves by more. If it moves anything else that can be read by more than ``aside``, in
 units of what separates real groups, a score may depend on that. A score that moves by more than the
-tolerance when nothing is changed is not judged by such images without a warning.
+tolerance when nothing is changed is not judged by such images without a warning, nor is one for
+which observed patients refute the generator, if the largest difference and what was seen together
+could exceed the tolerance, by the far ends of their intervals.
 """
 _SEEN = "{0}: no dependence on {1} beyond {2:g} was seen, but "
 _SAYS = {
@@ -31,8 +33,9 @@ _SAYS = {
     "partly": _SEEN + "the generator changes {1} only partly",
     "unknown": _SEEN + "whether the images show the change is unknown",
     "moved": _SEEN + "the generator moves the score when nothing is changed",
+    "refuted": _SEEN + "observed patients refute the generator",
 }
-_CALLED = {"few": "undecided", "partly": "warning", "unknown": "warning", "moved": "warning"}
+_CALLED = dict.fromkeys(("partly", "unknown", "moved", "refuted"), "warning") | {"few": "undecided"}
 _ABOUT_SCORES = "only scores were given: whether the images behind them change was not checked"
 
 
@@ -100,21 +103,41 @@ def conclude(findings: Mapping) -> list[dict[str, str | None]]:
     for name, one in findings["predictors"].items():
         metrics, own = {row["metric"]: row for row in one["metrics"]}, []
         floor = still.get(name) or 0
+        refuted, off = _refuted(generator, name, rules["tolerance"])
         for row in one["attributes"] or [metrics["S_var"] | {"attribute": "the world"}]:
             attribute = row["attribute"]
             moved, why = trust(generator, attribute, rules)
             if floor > rules["tolerance"]:
                 moved = "moved" if moved == "well" else moved
                 why += f"; the score moves by {_number(floor)} when nothing is changed"
+            far = off + max(row["high"] or 0, 0) ** 0.5 > rules["tolerance"]
+            if refuted and far and moved == "well":
+                moved = "refuted"
             verdict, short, text = _dependence(name, row, rules["tolerance"], moved)
             entry = {"about": name, "attribute": attribute, "verdict": verdict, "short": short}
             told = verdict in ("nothing", "warning")
             warning = None if told else _aside(generator, attribute, rules, moved)
+            said = [warning, refuted if verdict != "nothing" else None]
+            warning = "; ".join(filter(None, said)) or None
             own.append(entry | {"text": text, "because": why, "warning": warning})
         if all(entry["verdict"] in ("none", "warning") for entry in own):
             _doubt(own, one["attributes"], metrics, rules["tolerance"])
         found += own
     return found
+
+
+def _refuted(generator: Mapping | None, name: str, most: float) -> tuple[str | None, float]:
+    """Where observed patients refute a generator, for a predictor; and by how much at most."""
+    check = ((generator or {}).get("standardisation") or {}).get(name) or {"cells": ()}
+    cells = [cell for cell in check["cells"] if cell["refuted"]]
+    if not cells:
+        return None, 0.0
+    worst = max(cells, key=lambda cell: abs(cell["difference"]))
+    off = max(max(-cell["low"], cell["high"]) for cell in cells)
+    gap = f"{_number(abs(worst['difference']))} {'more' if worst['difference'] > 0 else 'less'}"
+    where = f"at {worst['words']} counterfactuals score {gap} on average than they do"
+    size = "" if off > most else ", which is tolerated"
+    return f"observed patients refute the generator: {where}{size}", off
 
 
 def _doubt(own: list[dict], attributes: Sequence[Mapping], metrics: Mapping, most: float) -> None:

@@ -3,25 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cfcore.evaluation import Asked, check_options, labelled
+from cfcore import resampling
 from cfcore.metrics.calibration import bin_index
 from cfcore.metrics.marginal import marginal_prediction
 from cfcore.metrics.stability import attribute_variance, flip_rate
 from cfcore.metrics.summary import Scores
 from cfcore.predictions import Predictions
 from cfcore.report.conclusions import RULES, conclude
-from cfcore.resampling import (
-    Resampling,
-    bootstrap_scores,
-    check_groups,
-    check_resampling,
-    mean_intervals,
-)
+from cfcore.resampling import Resampling, Sampled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,130 +43,99 @@ def records(frame: "pd.DataFrame") -> list[dict[str, object]]:
     return [{name: getattr(v, "item", lambda v=v: v)() for name, v in row.items()} for row in rows]
 
 
+class Subject(NamedTuple):
+    """What is judged, as far as it is known: :class:`Predictions` are one, scores make one."""
+
+    scores: Scores
+    grid: Mapping[str, Tensor]
+    provenance: Mapping[str, object]
+
+
 @dataclass(frozen=True)
 class Question:
-    """How findings are made: of which groups, with which options and replicates.
+    """How findings are made: of which groups, and with which options.
 
     Attributes:
         groups: Columns of which subgroups are made, a value for each row.
         words: What the values of the nuisance variables are called.
-        asked: Threshold, tail masses, bins and loss, as for :func:`cfcore.evaluate`.
-        replicates, rank_replicates, seed: As for :func:`cfcore.bootstrap`.
+        asked: As for :func:`cfcore.bootstrap`.
+        thresholds: Those of labels that have their own.
     """
 
     groups: Mapping[str, Sequence[object]] = field(default_factory=dict)
     words: Mapping[str, Mapping[float, str]] = field(default_factory=dict)
-    asked: Asked = field(default_factory=dict)
-    replicates: int = 1000
-    rank_replicates: int = 200
-    seed: int = 0
+    asked: Sampled = field(default_factory=dict)
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
-    def sampling(self, rows: int, patient: Sequence | None) -> Resampling:
-        """How patients are drawn."""
-        return check_resampling(rows, patient, **self.drawn())
-
-    def drawn(self) -> dict[str, int]:
-        """The options that say how often patients are drawn."""
-        return {name: getattr(self, name) for name in ("replicates", "rank_replicates", "seed")}
+    def of(self, label: str) -> Sampled:
+        """The options for a label."""
+        own = {"threshold": self.thresholds[label]} if label in self.thresholds else {}
+        return self.asked | own
 
 
 def judge(
     findings: Mapping[str, object],
-    given: Mapping[str, Predictions],
-    question: Question | None = None,
+    given: Mapping[str, Predictions | Subject],
+    question: Question,
 ) -> dict[str, object]:
     """Findings with what there is to say of predictors, and what to conclude.
 
     Args:
         findings: What was asked, and what is known of the generator.
-        given: Predictions by ``name:label``, all of the same rows.
+        given: What is judged by ``name:label``, all of the same rows.
         question: Groups, words and options.
     """
-    question, found, pairs = question or Question(), {}, []
-    for name, one in given.items():
-        grid = {} if one.draws else one.grid
-        sampling = question.sampling(len(one), one.patient)
-        found[name] = score_findings(one.scores, sampling, question, grid, int(one.draws))
-    for (first, one), (second, other) in combinations(given.items(), 2):
-        (a, label), (b, same) = _named(first, one), _named(second, other)
+    import cfcore
+
+    found, pairs = {}, []
+    called = {key: _named(key, one) for key, one in given.items()}
+    for key, one in given.items():
+        found[key] = score_findings(one, question, question.of(called[key][1]))
+    for first, second in combinations(given, 2):
+        (a, label), (b, same) = called[first], called[second]
         if label == same:
-            frame = one.compare(other, **question.asked, **question.drawn())
+            pair = {"": given[first].scores}, {"": given[second].scores}
+            frame = resampling.compare_all(*pair, question.of(label))
             pairs.append({"label": label, "first": a, "second": b, "metrics": records(frame)})
-    return concluded(findings, found, pairs)
+    rules = RULES | findings["asked"].get("rules", {})
+    made = {"schema": _SCHEMA, "asked": {**findings["asked"], "rules": rules}}
+    made |= {"generator": findings["generator"], "predictors": found, "comparisons": pairs}
+    made["conclusions"] = conclude(made)
+    own = _ASSUMED if made["generator"] else _ASSUMED[1:]  # scores say nothing of a graph
+    made["assumptions"] = [*findings.get("assumptions", ()), *own]
+    facts = {"cfcore": cfcore.__version__} | findings.get("provenance", {})
+    return made | {"provenance": facts}
 
 
-def _named(key: str, given: Predictions) -> tuple[str, str]:
+def _named(key: str, given: Predictions | Subject) -> tuple[str, str]:
     """The names of a predictor and of its label, in which there may be a colon."""
     known = tuple(given.provenance.get(name) for name in ("predictor", "label"))
     return key.partition(":")[::2] if None in known else known
 
 
-def judge_scores(
-    title: str,
-    scores: Mapping[str, Scores],
-    patient: Sequence | None,
-    question: Question,
-    grids: Mapping[str, Mapping[str, Tensor]],
-) -> dict[str, object]:
-    """Findings about scores by label, of which no more is known than perhaps their worlds."""
-    (rows, worlds), grid = next(iter(scores.values())).cf.shape, next(iter(grids.values()), {})
-    sampling, found, nuisances = question.sampling(rows, patient), {}, {}
-    for name, one in scores.items():
-        found[name or "the score"] = score_findings(one, sampling, question, grids.get(name))
-    for name, values in grid.items():
-        levels = values.double().unique().tolist()
-        nuisances[name] = {"values": levels, "words": [f"{v:g}" for v in levels], "unit": ""}
-    set_to = [values.double().tolist() for values in grid.values()]
-    asked = {"title": title, "rows": rows, "patients": sampling.patients, "nuisances": nuisances}
-    q = next(iter(scores.values())).q
-    q = "uniform" if len(q.unique()) == 1 else q.tolist()
-    asked |= {"q": q, "worlds": [[own[k] for own in set_to] for k in range(worlds)]}
-    asked |= {"labels": list(found), "predictors": ["as given"], "generator": "unknown"}
-    asked |= {"effect": "unknown", "threshold": question.asked.get("threshold", 0.5)}
-    return concluded({"asked": asked, "generator": None}, found, [])
-
-
-def concluded(
-    findings: Mapping[str, object], found: Mapping, pairs: Sequence[Mapping]
-) -> dict[str, object]:
-    """Findings in their order, with conclusions."""
-    import cfcore
-
-    rules = RULES | findings["asked"].get("rules", {})
-    given = {"schema": _SCHEMA, "asked": {**findings["asked"], "rules": rules}}
-    given |= {"generator": findings["generator"], "predictors": found, "comparisons": list(pairs)}
-    given["conclusions"] = conclude(given)
-    own = _ASSUMED if given["generator"] else _ASSUMED[1:]  # scores say nothing of a graph
-    given["assumptions"] = [*findings.get("assumptions", ()), *own]
-    made = {"cfcore": cfcore.__version__}
-    return given | {"provenance": made | findings.get("provenance", {})}
-
-
 def score_findings(
-    scores: Scores,
-    sampling: Resampling,
-    question: Question,
-    grid: Mapping[str, Tensor] | None = None,
-    correction: int = 0,
+    given: Predictions | Subject, question: Question, asked: Sampled
 ) -> dict[str, object]:
-    """All that a report says of scores; without a grid, nothing by attribute."""
-    options = labelled(check_options(**question.asked, correction=correction), scores)
+    """All that a report says of scores; without a common grid, nothing by attribute."""
+    scores, grid = given.scores, given.grid
+    options, sampling = resampling.prepare({"": scores}, asked)
     if options.metrics:  # verdicts are about these
         options = replace(options, metrics=[*dict.fromkeys((*options.metrics, "S_var", "S_flip"))])
     few = [name for name in _SUBGROUP if scores.y is not None or name.startswith("S_")]
     subgroups = []
     for column, values in question.groups.items():
-        frame = bootstrap_scores(scores, replace(options, metrics=few), sampling, values)
+        frame = resampling.bootstrap_scores(scores, replace(options, metrics=few), sampling, values)
         subgroups += [{"column": column} | row for row in records(frame)]
-    metrics = records(bootstrap_scores(scores, options, sampling))
+    metrics = records(resampling.bootstrap_scores(scores, options, sampling))
+    shared = grid and not scores.draws
     p_obs, p = (s.double().sigmoid() if scores.logits else s for s in (scores.obs, scores.cf))
     scores = replace(scores, obs=p_obs.double(), cf=p.double(), logits=False)
     return {
         "rows": len(scores.obs),
         "positive": None if scores.y is None else int((scores.y == 1).sum()),
         "metrics": metrics,
-        "attributes": _attributes(scores, grid, sampling) if grid else [],
-        "curves": _curves(scores, grid, sampling, question.words) if grid else [],
+        "attributes": _attributes(scores, grid, sampling) if shared else [],
+        "curves": _curves(scores, grid, sampling, question.words) if shared else [],
         "flips": _flips(scores, options.threshold, sampling, question.groups),
         "calibration": _calibration(scores, options.bins),
         "subgroups": subgroups,
@@ -184,7 +147,7 @@ def _attributes(
 ) -> list[dict[str, object]]:
     """The part of the variance over worlds that each attribute alone causes."""
     parts = {n: attribute_variance.by_patient(scores.cf, scores.q, v) for n, v in grid.items()}
-    frame = mean_intervals(parts, sampling, scores.weight)
+    frame = resampling.mean_intervals(parts, sampling, scores.weight)
     return [{"attribute": row.pop("name")} | row for row in records(frame)]
 
 
@@ -202,7 +165,7 @@ def _curves(
             q = scores.q.double() * (values == level)
             if q.any():  # a value that q never takes has no mean
                 parts[level] = marginal_prediction(scores.cf, q / q.sum())
-        for row in records(mean_intervals(parts, sampling, scores.weight)):
+        for row in records(resampling.mean_intervals(parts, sampling, scores.weight)):
             level = row.pop("name")
             said = words.get(name, {}).get(level, f"{level:g}")
             found.append({"attribute": name, "value": level, "words": said} | row)
@@ -219,13 +182,13 @@ def _flips(
         known = ("negative", "positive")[int(value)]
         members["true label", known] = (scores.y.cpu() == value).to(flips)
     for column, values in groups.items():
-        for group, rows in check_groups(values, len(flips), column).items():
+        for group, rows in resampling.check_groups(values, len(flips), column).items():
             members[column, group] = torch.zeros_like(flips).index_fill(0, rows, 1.0)
     ways = {"": flips, "up": flips * ~positive, "down": flips * positive}
     weight = 1 if scores.weight is None else scores.weight.cpu()
     often = torch.stack([own * weight for own in members.values() for _ in ways], dim=1)
     parts = {(*who, way): each for who in members for way, each in ways.items()}
-    rows = iter(records(mean_intervals(parts, sampling, often).drop(columns="name")))
+    rows = iter(records(resampling.mean_intervals(parts, sampling, often).drop(columns="name")))
     found = []
     for (column, group), own in members.items():
         every, up, down = islice(rows, 3)

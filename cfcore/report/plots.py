@@ -20,11 +20,8 @@ def _axes(ax: "Axes | None") -> "Axes":
 
 
 def _found(given: "Predictions", replicates: int) -> dict[str, list[dict]]:
-    question = Question(asked={"metrics": ["S_var"]}, replicates=replicates, rank_replicates=0)
-    grid = {} if given.draws else given.grid
-    return score_findings(
-        given.scores, question.sampling(len(given), given.patient), question, grid
-    )
+    asked = {"metrics": ["S_var"], "replicates": replicates, "rank_replicates": 0}
+    return score_findings(given, Question(), asked)
 
 
 def plot_curves(

@@ -9,17 +9,20 @@ from cfcore.intervals import DAGGER, NOTE
 if TYPE_CHECKING:
     import pandas as pd
 
+_OF_EITHER = {
+    "Brier": "Brier score",
+    "ECE": "expected calibration error",
+    "MCE": "maximum calibration error",
+    "AUC": "area under the ROC curve",
+    "AP": "average precision",
+}
 MEANINGS = {
     "R_orig": "risk on the observed images",
     "R_CM": "risk of the marginalised prediction",
     "R_IE": "risk expected over interventions",
     "R_WC": "risk of each patient's worst intervention",
-    "Brier_orig": "Brier score, observed",
-    "ECE_orig": "expected calibration error, observed",
-    "MCE_orig": "maximum calibration error, observed",
-    "Brier_marg": "Brier score, marginalised",
-    "ECE_marg": "expected calibration error, marginalised",
-    "MCE_marg": "maximum calibration error, marginalised",
+    **{f"{name}_orig": f"{words}, observed" for name, words in _OF_EITHER.items()},
+    **{f"{name}_marg": f"{words}, marginalised" for name, words in _OF_EITHER.items()},
     "S_var": "variance of the score over interventions",
     "S_flip": "decisions flipped by an intervention",
     "D_obs": "decisions changed by marginalising",
@@ -27,10 +30,6 @@ MEANINGS = {
     "S_rank": "Spearman's rank correlation, observed to marginalised",
     "tau_b": "Kendall's rank correlation, observed to marginalised",
     "abs_rank_change": "places moved in the ranking",
-    "AUC_orig": "area under the ROC curve, observed",
-    "AUC_marg": "area under the ROC curve, marginalised",
-    "AP_orig": "average precision, observed",
-    "AP_marg": "average precision, marginalised",
 }
 """What each metric says, in a few words."""
 
@@ -84,15 +83,13 @@ def as_json(frame: "pd.DataFrame", resampling: Mapping[str, object] | None = Non
     """
     table = frame.astype(object).where(frame.notna(), None)
     if {"label", "group"} & set(frame):
-        rows = {"rows": table.to_dict("records")}
-        rows |= {"resampling": dict(resampling)} if resampling else {}
-        return json.dumps(rows, indent=2, allow_nan=False) + "\n"
-    table = table.set_index("metric")
-    report = table["estimate"].to_dict()
-    if resampling is not None:
-        ends = {name: [low, high] for name, low, high in table[["low", "high"]].itertuples()}
-        report["intervals"] = {name: None if None in pair else pair for name, pair in ends.items()}
-        report["resampling"] = dict(resampling)
+        report = {"rows": table.to_dict("records")}
+    else:
+        report = dict(zip(table.metric, table.estimate, strict=True))
+        if resampling:
+            ends = zip(table.metric, table.low, table.high, strict=True)
+            report["intervals"] = {n: None if None in pair else pair for n, *pair in ends}
+    report |= {"resampling": dict(resampling)} if resampling else {}
     return json.dumps(report, indent=2, allow_nan=False) + "\n"
 
 

@@ -37,7 +37,9 @@ def test_replicates_equal_evaluating_the_resampled_patients(clustered: bool) -> 
     options = {"q": [0.1, 0.2, 0.3, 0.4], "threshold": 0.4, "alphas": (0.3,), "bins": 7}
     scores = check_scores(p_obs, p_cf, y, options["q"])
 
-    fast = replicate(scores, check_options(0.4, (0.3,), 7), sampling)
+    fast = replicate(
+        scores, check_options({"threshold": 0.4, "alphas": (0.3,), "bins": 7}), sampling
+    )
 
     counts = torch.cat(list(sampling.counts())).numpy()
     for b in range(7):
@@ -205,7 +207,7 @@ def test_chunks_of_replicates_are_all_used_and_all_random() -> None:
     assert len({tuple(row.tolist()) for row in counts}) == 125
     assert not (counts == 1).all(dim=1).any()
     data = check_scores(*population(np.random.default_rng(7), 30), q=None)
-    values = replicate(data, check_options(0.5, (0.5,), 10), sampling)
+    values = replicate(data, check_options({"alphas": (0.5,)}), sampling)
     assert (len(values["R_CM"]), len(values["tau_b"])) == (126, 61)
 
 

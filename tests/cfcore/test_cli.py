@@ -472,8 +472,11 @@ def test_the_file_of_a_marginalisation_is_read(
     assert main(["evaluate", str(own), "--json", str(out)]) == 0
     assert json.loads(out.read_text()) == pytest.approx(uneven.evaluate())
     drawn = replace(made["plain"], grid={"age": torch.rand(30, 3, generator=rng)})
-    assert main(["evaluate", str(drawn.save(tmp_path / "draws.safetensors"))]) == 2
-    assert "these are Monte Carlo draws; use cfcore.Predictions.load" in capsys.readouterr().err
+    own = drawn.save(tmp_path / "draws.safetensors")
+    assert main(["evaluate", str(own), "--json", str(out)]) == 0
+    assert json.loads(out.read_text()) == pytest.approx(drawn.evaluate())
+    assert drawn.evaluate()["S_var"] > made["plain"].evaluate()["S_var"]  # of few draws
+    assert main(["report", str(own), "--out", str(tmp_path / "report"), "--replicates", "2"]) == 0
 
 
 def test_a_table_may_come_through_a_pipe(tmp_path: Path) -> None:

@@ -111,11 +111,11 @@ def test_metrics_never_wait_for_an_accelerator(name: str) -> None:
 
 @pytest.mark.parametrize("key", ["p", "logit"])
 def test_the_whole_report_never_waits_for_an_accelerator(key: str) -> None:
-    options = Options(alphas=(0.3, 0.0), correction=1)
+    options = Options(alphas=(0.3, 0.0))
 
     def report(data: dict[str, Tensor]) -> dict[str, Tensor]:
-        scores = Scores(data[key][:, 0], data[key], data["q"], data["y"], key == "logit")
-        return summarise(scores, options)
+        given = data[key][:, 0], data[key], data["q"], data["y"]
+        return summarise(Scores(*given, key == "logit", draws=True), options)
 
     expected = report(example())
     with Accelerator() as log:

@@ -20,7 +20,7 @@ from cfchest.data import Dataset, from_phantom
 from cfchest.graph import CHEST, paper_grid
 from cfchest.offsets import LogitOffset
 from cfchest.phantom import Cohort, Phantom
-from cfcore import InputError, Predictions
+from cfcore import InputError, Patients, Predictions
 from cfcore.generator import Parents
 from cfcore.interventions import Grid, parse_values
 from cfcore.marginalise import _chunk_logits, _Job, marginalise
@@ -388,3 +388,52 @@ def test_an_impossible_intervention_is_refused() -> None:
         Grid.product({"sex": [0, 2]}, graph=CHEST)
     with pytest.raises(InputError, match="unknown variable 'height'"):
         Grid.product({"height": [1]}, graph=CHEST)
+
+
+# Worlds in which nobody lives
+
+
+def test_near_is_the_same_category_within_half_a_step() -> None:
+    grid = Grid.product({"sex": [1], "age": [20, 30, 50]}, graph=CHEST)
+    people = {"sex": [1, 1, 1, 0, 1, 1, 1], "age": [14.9, 15, 24, 30, 60, 60.1, np.nan]}
+
+    assert grid.near(people).tolist() == [-1, 0, 0, -1, 2, -1, -1]
+    assert grid.near({"sex": [0], "age": [20]}).tolist() == [-1]
+    races = Grid.product({"race": ["white", "black"]}, graph=CHEST)
+    assert races.near({"race": ["white", "asian", "black"]}).tolist() == [0, -1, 1]
+    assert grid.support(people).tolist() == [2, 0, 1]
+
+
+def test_a_patient_counts_once_near_a_world() -> None:
+    ages = {"age": [20, 21, 22, 50]}
+    data = Patients(torch.zeros(4, 1, 8, 8), ages, patient=["a", "a", "b", "a"])
+
+    grid = Grid.product({"age": [20, 50]})
+    assert grid.support(ages).tolist() == [3, 1]
+    assert grid.support(data).tolist() == [2, 1]
+    assert grid.supported(data, least=2).q.tolist() == [1, 0]
+
+
+def test_a_supported_q_keeps_its_proportions_and_leaves_the_worst_world_out() -> None:
+    grid = Grid.product({"age": [20, 50, 80]}, [1, 2, 3])
+    people = {"age": [20, 20, 50, 50, 80]}
+    cut = grid.supported(people, least=2)
+    logits = [[0.0, 0.0, -9.0], [0.0, 0.1, 9.0]]
+    given = Predictions([0.0, 1.0], logits, grid.values, grid.q, y=[1, 0])
+
+    assert cut.q.tolist() == pytest.approx([1 / 3, 2 / 3, 0])
+    assert grid.supported(people, least=1).q.tolist() == grid.q.tolist()
+    assert given.evaluate()["R_WC"] > 9
+    inside = given.reweight(cut.q).evaluate()["R_WC"]
+    assert inside == pytest.approx((np.log(2) + np.log1p(np.exp(0.1))) / 2)
+
+
+@pytest.mark.parametrize("least", [0, -1, 2.5])
+def test_the_least_number_of_patients_is_a_positive_whole_number(least: float) -> None:
+    with pytest.raises(InputError, match="least"):
+        Grid.product({"age": [20, 50]}).supported({"age": [20]}, least=least)
+
+
+def test_a_grid_without_any_support_is_refused() -> None:
+    with pytest.raises(InputError, match="no world has 3 patients near it; the most near one is 2"):
+        Grid.product({"age": [20, 50]}).supported({"age": [20, 21, 50]}, least=3)

@@ -349,6 +349,12 @@ def test_options_reach_every_method() -> None:
     assert dict(zip(change.metric, change["second"], strict=True)) == pytest.approx(theirs)
 
 
+@pytest.mark.parametrize("method", ["evaluate", "bootstrap"])
+def test_an_option_that_there_is_not_is_refused(method: str) -> None:
+    with pytest.raises(TypeError, match="treshold"):
+        getattr(example(), method)(treshold=0.3)
+
+
 def test_draws_are_compared_with_draws_only() -> None:
     with pytest.raises(InputError, match="only one of the predictions is on Monte Carlo draws"):
         example().compare(example(grid={"age": torch.rand(40, 4)}, q=None))

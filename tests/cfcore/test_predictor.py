@@ -12,7 +12,6 @@ from cfchest.data import Dataset
 from cfchest.graph import CHEST
 from cfchest.offsets import LogitOffset
 from cfcore import InputError
-from cfcore.cli import imported
 from cfcore.generator import Parents
 from cfcore.graph import CausalGraph, Variable
 from cfcore.interventions import Grid
@@ -383,22 +382,3 @@ def test_predictions_keep_what_was_decoded_without_the_residual(
     again = type(given).load(given.save(tmp_path / "p.safetensors"))
 
     assert torch.equal(again.logit_decoded, given.logit_decoded)
-
-
-# Plug-ins
-
-
-def test_a_plug_in_beside_the_user_is_found_and_what_makes_one_is_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "plugin_beside_the_user.py").write_text(
-        "class Generator: pass\n"
-        "def generator(size=64): return Generator()\n"
-        "def predictor(x, pa): return x\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p not in ("", ".")])
-
-    assert type(imported("plugin_beside_the_user:generator")).__name__ == "Generator"
-    assert type(imported("plugin_beside_the_user:Generator")).__name__ == "Generator"
-    assert imported("plugin_beside_the_user:predictor")(3, {}) == 3

@@ -55,6 +55,29 @@ def shift(do: str, reader: str, far: float) -> dict:
     return {"do": do, "reader": reader, "shift": far, **ends, "own": do == reader}
 
 
+def check(answer: str, *differences: float, words: str = "1, 60", width: float = 0.1) -> dict:
+    """What a check says, of as many cells; those whose intervals leave out 0 are refuted."""
+    cells = []
+    for k, far in enumerate(differences):
+        cell = {"world": k, "words": words, "y": None, "n": 50, "effective": 40.5, "left_out": 0.0}
+        cell |= {"drawn": 0.4 + far, "known": 0.4, "difference": far, "smallest": 0.15}
+        cell |= {"low": far - width, "high": far + width, "checked": True}
+        cell["refuted"] = abs(far) > width
+        cells.append(cell)
+    cells.append(cells[0] | {"n": 2, "checked": False, "refuted": False} if cells else {})
+    bounds = [
+        {"of": name, "least": 0.02, "low_limit": 0.01, "drawn": 0.009}
+        for name in ("S_var", f"S_var_{words}")
+    ]
+    why = "sklearn is not installed" if answer == "not made" else None
+    return {
+        "answer": answer,
+        "why": why,
+        "cells": cells if differences else [],
+        "bounds": bounds if differences else [],
+    }
+
+
 @pytest.fixture
 def asked() -> dict:
     nuisances = {
@@ -86,10 +109,8 @@ def asked() -> dict:
 def judged(asked: dict) -> dict:
     given = {"fair:ill": predictions(0.01), "biased:ill": predictions(1.5)}
     groups = {HOSTILE: ["a", HOSTILE] * 150}
-    question = Question(
-        groups, {"sex": {0.0: "men", 1.0: HOSTILE}}, replicates=30, rank_replicates=4
-    )
-    return judge(asked, given, question)
+    how = {"replicates": 30, "rank_replicates": 4}
+    return judge(asked, given, Question(groups, {"sex": {0.0: "men", 1.0: HOSTILE}}, how))
 
 
 def verdicts(findings: dict) -> list[str]:
@@ -144,12 +165,70 @@ def test_a_generator_that_moves_a_score_by_itself_acquits_nobody(asked: dict) ->
     assert "moves by 0.55 when nothing is changed" in found["conclusions"][0]["because"]
 
 
+def test_a_refuted_generator_acquits_nobody_and_is_named_in_every_verdict(asked: dict) -> None:
+    asked["generator"]["standardisation"] = {
+        "fair:ill": check("refuted", 0.11, -0.3, 0.01),
+        "biased:ill": check("refuted", 0.2),
+    }
+
+    found = judged(asked)
+
+    assert verdicts(found) == ["warning", "warning", "depends", "warning"]
+    assert found["conclusions"][0]["text"].startswith(
+        "fair:ill: no dependence on sex beyond 0.05 was seen, but observed patients refute the gen"
+    )
+    where = "observed patients refute the generator: at 1, 60 counterfactuals score"
+    warnings = [one["warning"] for one in found["conclusions"]]
+    assert warnings[:2] == [f"{where} 0.3 less on average than they do"] * 2
+    assert warnings[2:] == [f"{where} 0.2 more on average than they do"] * 2
+    asked["generator"]["standardisation"] = {"fair:ill": check("refuted", 0.003, width=0.0019)}
+    found = judged(asked)
+    assert verdicts(found) == ["none", "warning", "depends", "warning"]
+    said = f"{where} 0.003 more on average than they do, which is tolerated"
+    assert [one["warning"] for one in found["conclusions"]] == [said, said, None, None]
+    asked["generator"]["standardisation"] = {"fair:ill": check("refuted", 0.03, width=0.021)}
+    assert verdicts(judged(asked))[0] == "warning"  # it may be beyond the tolerance
+    for answer in ("not refuted", "cannot be checked", "not made"):
+        cells = [0.05] if answer == "not refuted" else []
+        asked["generator"]["standardisation"] = {"fair:ill": check(answer, *cells)}
+        assert verdicts(judged(asked)) == ["none", "warning", "depends", "warning"]
+
+
+def test_whether_patients_refute_the_generator_stands_first(asked: dict, tmp_path: Path) -> None:
+    unknown = check("cannot be checked", 0.3)
+    for cell in unknown["cells"]:
+        cell |= {"checked": False, "refuted": False, "n": 7, "known": None, "difference": None}
+    asked["generator"]["standardisation"] = {
+        "fair:ill": check("refuted", 0.01, -0.3, 0.2),
+        "biased:ill": unknown,
+        "third:ill": check("not made"),
+    }
+
+    page = write_report(judged(asked), tmp_path)[0].read_text()
+
+    short, section = page.index("In short"), page.index('id="s2"')
+    for answer, name in (
+        ("refuted", "fair"),
+        ("cannot be checked", "biased"),
+        ("not made", "third"),
+    ):
+        said = re.search(rf">{answer}</span><a href=\"#s2\">[^<]*{name}:ill", page)
+        assert short < said.start() < page.index("no dependence") < section
+    table = page[page.index("Do observed patients refute") : page.index("Can the readers read?")]
+    assert section < page.index("Do observed patients refute") < page.index("Effectiveness: do")
+    text = " ".join(re.sub(r"<[^>]*>", " ", table).split())
+    assert "2 of 3 cells differ, most at 1, 60: counterfactuals score 0.1" in text
+    assert "refuted 3 of 4 0.150 to 0.150 0.0090 0.0200 limit 0.0100" in text
+    assert "never means right" in text and "sklearn is not installed" in text
+    assert "no world has enough observed patients" in text and "1, 60 7 " in text
+
+
 def test_attributes_that_act_only_together_are_a_warning(asked: dict) -> None:
     grid = {"sex": torch.tensor([0.0, 0, 1, 1]), "age": torch.tensor([20.0, 60, 20, 60])}
     either = torch.tensor([0.2, 3.0, 3.0, 0.2]) + torch.linspace(0, 0.1, 100)[:, None]
     given = {"fair:ill": Predictions(either[:, 0], either, grid)}
 
-    found = judge(asked, given, Question(replicates=20, rank_replicates=0))
+    found = judge(asked, given, Question(asked={"replicates": 20, "rank_replicates": 0}))
 
     assert verdicts(found) == ["none", "warning"]
     assert all("attributes together move" in one["warning"] for one in found["conclusions"])
@@ -158,7 +237,7 @@ def test_attributes_that_act_only_together_are_a_warning(asked: dict) -> None:
 def test_a_value_that_q_never_takes_has_no_mean_score(asked: dict) -> None:
     given = {"fair:ill": predictions(1.0).reweight([0.5, 0.5, 0, 0])}
 
-    found = judge(asked, given, Question(replicates=20, rank_replicates=0))
+    found = judge(asked, given, Question(asked={"replicates": 20, "rank_replicates": 0}))
 
     curves = found["predictors"]["fair:ill"]["curves"]
     assert [row["value"] for row in curves if row["attribute"] == "sex"] == [0.0]
@@ -240,9 +319,11 @@ def hostile(asked: dict) -> dict:
             "rows": [HOSTILE],
         },
     ]
-    asked["generator"]["standardisation"] = [
-        {"world": 0, "words": HOSTILE, "difference": 0.1, "low": 0.0, "high": 0.2, "refuted": True}
-    ]
+    asked["generator"]["standardisation"] = {
+        f"fair {HOSTILE}::ill {HOSTILE}": check("refuted", 0.01, -0.3, words=HOSTILE),
+        "biased": check("not refuted", 0.01),
+        "third": check("not made"),
+    }
     text = json.dumps(asked)
     for name in ("ill", "sex", "toy"):
         text = text.replace(json.dumps(name), json.dumps(f"{name} {HOSTILE}"))
@@ -253,7 +334,8 @@ def hostile(asked: dict) -> dict:
         grid = {f"sex {HOSTILE}": one.grid["sex"], "age": one.grid["age"]}
         own = {name: values[torch.arange(len(one)) % 4] for name, values in grid.items()}
         given[":".join(called.values())] = replace(one, grid=grid, provenance=called, parents=own)
-    question = Question({HOSTILE: ["a", HOSTILE] * 150}, replicates=20, rank_replicates=4)
+    how = {"replicates": 20, "rank_replicates": 4}
+    question = Question({HOSTILE: ["a", HOSTILE] * 150}, asked=how)
     return judge(json.loads(text), given, question)
 
 
@@ -346,7 +428,8 @@ def test_undefined_numbers_are_said_to_be(asked: dict, tmp_path: Path) -> None:
     }
     asked["generator"]["support"] = []
     with pytest.warns(UserWarning, match="undefined"):
-        findings = judge(asked, {"flat": constant}, Question(replicates=5, rank_replicates=2))
+        how = Question(asked={"replicates": 5, "rank_replicates": 2})
+        findings = judge(asked, {"flat": constant}, how)
 
     page = write_report(findings, tmp_path)[0].read_text()
 

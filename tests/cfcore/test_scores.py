@@ -166,6 +166,14 @@ def test_two_frames_are_compared_if_they_agree(frame: pd.DataFrame) -> None:
         cfcore.compare(frame, frame.assign(y=1 - frame.y), **asked)
 
 
+def test_what_is_not_resampled_needs_no_patients(frame: pd.DataFrame) -> None:
+    unknown = frame.assign(patient=None)
+
+    assert cfcore.evaluate(unknown) == cfcore.evaluate(frame)
+    with pytest.raises(InputError, match=r"patient\[0\]: None is neither text nor"):
+        cfcore.bootstrap(unknown)
+
+
 def test_predictions_go_to_a_frame_and_back(frame: pd.DataFrame) -> None:
     logit = torch.randn(6, 3, generator=torch.Generator().manual_seed(2031))
     rows = {"y": torch.tensor([0, 1] * 3), "patient": list("aabbcc"), "weight": torch.arange(6.0)}
@@ -182,6 +190,8 @@ def test_predictions_go_to_a_frame_and_back(frame: pd.DataFrame) -> None:
     assert list(by_sex.group) == ["0", "1", "gap"]
     with pytest.raises(InputError, match="has no logit"):
         Predictions.from_frame(frame.assign(p_obs=1.0), {"sex": [0, 1, 2]})
+    with pytest.raises(InputError, match="no column p_obs, but of a: take one"):
+        Predictions.from_frame(frame.add_prefix("a:"), {"sex": [0, 1, 2]})
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "semicolons", "bars", "parquet", "npz", "gz"])

@@ -1,0 +1,268 @@
+"""Laws of scores in each world, and the ends of the metrics that they leave open."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cfcore.checks import InputError, check_alphas, check_count, check_fraction
+from cfcore.standardise.bounds import Ends, flip_bounds, tail_bounds, variance_bounds
+from cfcore.standardise.estimate import (
+    Arrays,
+    Pool,
+    Standardised,
+    folds_of,
+    on_one_core,
+    some,
+    standardise,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST = 50
+"""Patients near a world, in number and in effect, below which nothing is said of it."""
+MOST = 0.5
+"""The share of patients without overlap above which nothing is said of a world."""
+_RARE = np.array([0.001, 0.005, 0.01, 0.02])
+_STEPS = np.sort(np.concatenate([np.linspace(0, 1, 33), _RARE, 1 - _RARE]))
+_FEW = 30  # thresholds: scores with fewer values are not interpolated
+_LEVELS = (np.arange(128) + 0.5) / 128
+_SPLITS = 10
+
+
+def _below(logit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Thresholds, shape (T,), and whether each logit is at most each of them, shape (N, T)."""
+    thresholds = np.unique(np.quantile(logit, _STEPS))
+    return thresholds, (logit[:, None] <= thresholds).astype(float)
+
+
+def _quantiles_of(share: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Quantiles at 128 levels, shape (..., U), from shares below thresholds, shape (..., T).
+
+    Example:
+        >>> levels = np.linspace(0, 1, 33)
+        >>> bool(np.allclose(_quantiles_of(levels.copy(), levels), _LEVELS))
+        True
+        >>> np.unique(_quantiles_of(np.array([0.25, 1.0]), np.array([-3.0, 3.0]))).tolist()
+        [-3.0, 3.0]
+    """
+    share = np.sort(np.nan_to_num(share).clip(0, 1), axis=-1)
+    share[..., -1] = 1.0
+    rows = share.reshape(-1, share.shape[-1])
+    if len(thresholds) < _FEW:  # each threshold is a value that scores have
+        found = np.stack([thresholds[np.searchsorted(row, _LEVELS)] for row in rows])
+    else:
+        rows[:, 0] = 0.0
+        found = np.stack([np.interp(_LEVELS, row, thresholds) for row in rows])
+    return found.reshape(*share.shape[:-1], len(_LEVELS))
+
+
+def law_of_scores(
+    logit: np.ndarray, pool: Pool, worlds: Arrays, **how: object
+) -> tuple[np.ndarray, Standardised]:
+    """The quantiles of the logit in each world, shape (K, U), and the shares they come from.
+
+    Args:
+        logit: Observed logits, shape (N,).
+        pool, worlds: As for :func:`~cfcore.standardise.estimate.standardise`.
+        **how: Its other options.
+    """
+    thresholds, under = _below(logit)
+    found = standardise(under, pool, worlds, **how)
+    return _quantiles_of(found.estimate, thresholds), found
+
+
+class _Laws(NamedTuple):
+    """Laws of B weightings of the patients of one label."""
+
+    logits: np.ndarray
+    """Quantiles in each world, shape (B, K, U)."""
+    means: np.ndarray
+    """Mean scores in each world, shape (B, K)."""
+    positive: np.ndarray
+    """Shares of positive decisions, observed and in each world, shape (B, 1 + K)."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The patients of one label, and what is known of them.
+
+    The last two functions that were standardised are the decision and the score.
+    """
+
+    label: float | None
+    positive: np.ndarray
+    known: Standardised
+
+    @property
+    def supported(self) -> np.ndarray:
+        """Of which worlds something is said, shape (K,)."""
+        enough = (self.known.near >= LEAST) & (self.known.effective >= LEAST)
+        return enough & (self.known.scarce <= MOST)
+
+    def laws(self, weight: np.ndarray, thresholds: np.ndarray) -> _Laws:
+        """What is known if patients count by weights, shape (B, P)."""
+        here, there = (weight[:, rows] for rows in self.known.patient)
+        here = here / np.maximum(here.sum(axis=1, keepdims=True), 1e-300)
+        expected = np.tensordot(here, self.known.outcome, axes=1)  # (B, K, F)
+        for k, own in enumerate(self.known.weight.T):
+            share = there * own
+            share /= np.maximum(share.sum(axis=1, keepdims=True), 1e-300)
+            expected[:, k] += share @ self.known.residual
+        decisions = np.column_stack([here @ self.positive, expected[:, :, -2]])
+        return _Laws(_quantiles_of(expected[:, :, :-2], thresholds), expected[:, :, -1], decisions)
+
+    def ends(
+        self, pair: Sequence[_Laws], q: np.ndarray, worlds: Arrays, alphas: Sequence[float]
+    ) -> dict[str, Ends]:
+        """The ends of every metric, each of shape (B,): the first laws select, the others value."""
+        known = np.where(self.supported, q, 0.0)
+        scores = [1 / (1 + np.exp(-laws.logits)) for laws in pair]
+        low, high = variance_bounds(scores[0], known, scores[1])
+        left_out = (1 - (q**2).sum()) - (known.sum() ** 2 - (known**2).sum())
+        found = {"S_var": (low, high + left_out / 2)}
+        for name, values in worlds.items() if len(worlds) > 1 else ():
+            along = self._of_attribute(pair, q, values)
+            found[f"S_var_{name}"] = along, np.full_like(along, np.inf)
+        shares = [(laws.positive[:, 0], laws.positive[:, 1:]) for laws in pair]
+        low, high = flip_bounds(*shares[0], shares[1])
+        found["S_flip"] = low @ known, high @ known + (1 - known.sum())
+        if self.label is None:
+            return found
+        sign = 1 if self.label else -1
+        losses = [np.logaddexp(0, -sign * laws.logits)[..., ::-sign] for laws in pair]
+        for each in losses:
+            each[:, ~self.supported] = 0.0
+        open_end = 0.0 if self.supported[q > 0].all() else np.inf
+        for alpha in (*alphas, 0.0):
+            low, high = tail_bounds(losses[0], q, alpha, losses[1])
+            found[f"R_CVaR_{alpha:.2f}" if alpha else "R_WC"] = low, high + open_end
+        return found
+
+    def _of_attribute(self, pair: Sequence[_Laws], q: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The variance of the mean score along one attribute, which individual ones exceed."""
+        same = (values == np.unique(values)[:, None]) * q  # (values, K)
+        share = np.maximum(same.sum(axis=1), 1e-300)
+        known = np.where((same[:, ~self.supported] > 0).any(axis=1), 0.0, share)
+        curves = [(laws.means @ (same / share[:, None]).T)[..., None] for laws in pair]
+        return variance_bounds(curves[0], known, curves[1])[0]
+
+
+@on_one_core
+def metric_bounds(
+    logit: np.ndarray,
+    pool: Pool,
+    worlds: Arrays,
+    q: np.ndarray,
+    *,
+    target: Pool | None = None,
+    target_logit: np.ndarray | None = None,
+    threshold: float = 0.5,
+    alphas: Sequence[float] = (0.5, 0.25, 0.1),
+    level: float = 0.95,
+    replicates: int = 200,
+    seed: int = 0,
+    **how: object,
+) -> "pd.DataFrame":
+    """Between which ends the metrics lie that join several worlds of a patient.
+
+    Laws are standardised over what is held, within each label, so they rest on no more than
+    :func:`~cfcore.standardise.estimate.standardise` does. Half the patients select what the other
+    half values, in 10 random halvings, so that noise does not push the ends apart. Worlds with
+    fewer than 50 observed patients, or without overlap for half the population, leave the ends as
+    open as they can be; elsewhere patients without overlap are judged by the regression.
+
+    Args:
+        logit: Observed logits of the pool, shape (N,).
+        pool, worlds, target: As for :func:`~cfcore.standardise.estimate.standardise`; the label is
+            ``held["y"]``, if there is one.
+        **how: Its other options.
+        q: Intervention probabilities, shape (K,).
+        target_logit: Observed logits of the target, if there is one.
+        level: About how probably both limits hold together, where there is overlap.
+
+    Returns:
+        A frame ``metric, low, high, low_limit, high_limit``. Of ``S_var_NAME``, the part that is
+        due to one attribute, the lower end is the variance of the mean score along it.
+    """
+    import pandas as pd
+
+    check_fraction(threshold, "threshold")
+    check_count(replicates, "replicates", least=2)
+    if (target is None) != (target_logit is None):
+        raise InputError("a target needs its own logits, and they need a target", column="target")
+    cut, tail = np.log(threshold / (1 - threshold)), (1 - check_fraction(level, "level")) / 2
+    thresholds, under = _below(logit)
+    values = np.column_stack([under, logit > cut, 1 / (1 + np.exp(-logit))])
+    known = standardise(values, pool, worlds, target=target, seed=seed, **how)
+    population, own = (pool, logit) if target is None else (target, target_logit)
+    parts = [_Part(y, own[here] > cut, part) for y, here, part in known.by_label(population, pool)]
+    asked = thresholds, (q, worlds, check_alphas(alphas))
+    rng, count = np.random.default_rng(seed), known.people
+    plain = _joint(parts, np.ones((1, count)), np.ones((2, 1, count)), *asked)
+    half = rng.random((_SPLITS, count)) < 0.5
+    split = _joint(parts, np.ones(half.shape), (half, ~half), *asked)
+    drawn = [
+        _joint(parts, rng.exponential(size=half.shape), (half, ~half), *asked)
+        for half in np.array_split(rng.random((replicates, count)) < 0.5, max(1, replicates // 50))
+    ]
+    rows = []
+    for name in plain:
+        own = {"metric": name}
+        for side, (end, of) in enumerate((("low", 1 - tail), ("high", tail))):
+            own[end] = own[f"{end}_limit"] = split[name][side].mean()
+            if np.isfinite(own[end]):
+                moved = np.concatenate([each[name][side] for each in drawn]) - plain[name][side]
+                own[f"{end}_limit"] -= np.quantile(moved, of)
+            if end == "low":  # no metric is negative, though a product of two halves may be
+                own |= {name: max(own[name], 0.0) for name in ("low", "low_limit")}
+        rows.append(own)
+    columns = ["metric", "low", "high", "low_limit", "high_limit"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _joint(
+    parts: Sequence[_Part],
+    weight: np.ndarray,
+    halves: Sequence[np.ndarray],
+    thresholds: np.ndarray,
+    asked: tuple,
+) -> dict[str, Ends]:
+    """The ends over all labels, each of shape (B,), for weights of the patients, shape (B, P)."""
+    shares = [weight[:, part.known.patient[0]].sum(axis=1) for part in parts]
+    found = {}
+    for part, share in zip(parts, shares, strict=True):
+        pair = [part.laws(weight * half, thresholds) for half in halves]
+        for name, ends in part.ends(pair, *asked).items():
+            own = np.array(ends) * share / np.sum(shares, axis=0)
+            found[name] = found.get(name, 0.0) + own
+    return found
+
+
+def variance_of_means(
+    score: np.ndarray, pool: Pool, worlds: Arrays, q: np.ndarray, *, seed: int = 0, **how: object
+) -> float:
+    r"""The lower end of :math:`S_\mathrm{var}` given all that is held, from mean scores.
+
+    .. math:: E_{c, y} \mathrm{Var}_{k} \, E[ g \mid a_k, c, y ]
+
+    Beside the end by laws, neither always the higher, this one rests on a model: the regression
+    must be right for every combination of what is held, not on average. Two halves of the
+    patients have a regression each, and the product is taken, so that noise adds nothing.
+
+    Args:
+        score: Observed scores, shape (N,).
+        pool, worlds, q: As for :func:`metric_bounds`.
+        **how: Options of :func:`~cfcore.standardise.estimate.standardise`.
+    """
+    how = {"target": pool, "seed": seed} | how
+    halves = []
+    for _, rows in folds_of(pool.patient, 2, seed):
+        half = Pool(
+            some(pool.attributes, rows), some(pool.held, rows), pool.patient[rows], pool.numbers
+        )
+        expected = standardise(score[rows, None], half, worlds, **how).outcome[:, :, 0]
+        halves.append(expected - (expected @ q)[:, None])
+    return float((halves[0] * halves[1] @ q).mean())
