@@ -45,7 +45,7 @@ def measures(noise: Mapping[str, Tensor], pa: Mapping[str, Tensor]) -> dict[str,
         "gain": noise["gain"],
         "offset": 0.03 + 0.01 * noise["offset"],
     }
-    m |= lungs(noise, pa["lung_size"]) | _fluid_depths(noise, pa["effusion"], a)
+    m |= lungs(noise, pa["lung_size"]) | fluid_depths(noise, pa["effusion"], a)
     return {name: value[:, None, None] for name, value in m.items()}
 
 
@@ -84,7 +84,7 @@ def lungs(noise: Mapping[str, Tensor], lung_size: Tensor) -> dict[str, Tensor]:
     return {"lung_width": width, "lung_height": height, **low}
 
 
-def _fluid_depths(noise: Mapping[str, Tensor], effusion: Tensor, a: Tensor) -> dict[str, Tensor]:
+def fluid_depths(noise: Mapping[str, Tensor], effusion: Tensor, a: Tensor) -> dict[str, Tensor]:
     r"""The depth of fluid above each costophrenic angle, in lung heights.
 
     An effusion has a severity and a side of its own: right, left, or both with less on the

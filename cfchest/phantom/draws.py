@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 _GOLDEN = -0x61C8864680B583EB  # the odd integer nearest 2^64 / golden ratio, as int64
-_TAIL = 0.01  # of the normal distribution, cut on each side
+TAIL = 0.01  # of the normal distribution, cut on each side
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -67,7 +67,7 @@ def truncated_normal(u: Tensor) -> Tensor:
         >>> truncated_normal(u).round(decimals=2).tolist()
         [-2.33, 0.0, 2.33]
     """
-    return torch.special.ndtri(_TAIL + (1 - 2 * _TAIL) * u)
+    return torch.special.ndtri(TAIL + (1 - 2 * TAIL) * u)
 
 
 def field(key: Tensor, count: int) -> Tensor:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from cfcore.checks import InputError
-from cfcore.cli import imported
 from cfcore.generator import Parents, blaming
 from cfcore.graph import CausalGraph
 from cfcore.patients import Patients
@@ -145,6 +144,31 @@ def _named(where: str, folder: Path) -> object:
             f"before; rename {own}"
         )
     return found
+
+
+def imported(where: str) -> object:
+    """An object by ``module:name``; a class, or a function that needs no arguments, is called.
+
+    Example:
+        >>> imported("math:pi"), imported("builtins:list")
+        (3.141592653589793, [])
+    """
+    module, _, name = where.partition(":")
+    if not module or not name:
+        raise InputError(f"{where!r} is neither a *.safetensors file nor of the form MODULE:NAME")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # where the user's plug-in is
+    try:
+        thing = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the user's module does
+        problem = f"cannot be imported from {here} or installed packages: {error}"
+        raise InputError(f"{where!r} {problem}") from None
+    made = isinstance(thing, type)
+    if inspect.isfunction(thing):
+        with suppress(TypeError):  # it needs arguments, and is the object itself
+            made = inspect.signature(thing).bind() is not None
+    return thing() if made else thing
 
 
 def _homes(module: str) -> list[Path]:

@@ -14,12 +14,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from cfcore import __version__
+from cfcore import __version__, check_generator
+from cfcore.checks import InputError
 from cfcore.generator import counterfactuals
 from cfcore.marks import marked
 from cfcore.metrics import auc
 from cfcore.patients import Patients
 from cfcore.predictions import Predictions
+from cfcore.report.findings import records
 from cfscm.auditing.adapters import on_device
 from cfscm.auditing.plan import AuditPlan
 
@@ -76,19 +78,45 @@ def groups(plan: AuditPlan, audited: Patients) -> dict[str, list[str]]:
 
 def support(plan: AuditPlan, audited: Patients) -> list[dict[str, Any]]:
     """How many audited rows are near each world, and how many of them have each label."""
-    inside = np.ones(len(audited), bool)
-    for name, values in plan.nuisances.items():
-        if plan.graph[name].kind != "continuous":
-            inside &= np.isin(audited.parents[name].numpy(), values)
-    near, rows, found = np.full(len(audited), -1), np.flatnonzero(inside), []
-    if len(rows):
-        near[rows] = plan.grid.nearest({n: audited.parents[n][rows] for n in plan.nuisances})
+    near, found = plan.grid.near(audited.parents).numpy(), []
     for world in range(len(plan.grid)):
         own, labels = near == world, {}
         for name, y in audited.labels.items():
             labels[name] = np.bincount(y.numpy()[own].astype(int), minlength=2).tolist()
         found.append({"world": world, "rows": int(own.sum()), "rows_by_label": labels})
     return found
+
+
+def standardised(plan: AuditPlan, found: Mapping[str, Predictions]) -> dict[str, dict[str, Any]]:
+    """Whether the audited patients refute the generator, by ``predictor:label``; or why not known.
+
+    The verdict of a cell holds for all cells of a predictor together.
+    """
+    made = {}
+    for key, own in found.items():
+        try:
+            check = check_generator(own, graph=plan.graph)
+        except (InputError, ModuleNotFoundError) as error:
+            if getattr(error, "name", "sklearn") != "sklearn":
+                raise
+            made[key] = {"answer": "not made", "why": str(error), "cells": [], "bounds": []}
+            continue
+        cells = check.cells.assign(refuted=check.cells.index.isin(check.far.index))
+        cells = records(cells.drop(columns=[*plan.nuisances]))
+        for i, cell in enumerate(cells):
+            cell["world"] = i % len(plan.grid)
+            cell["words"] = _words_of(plan, cell, own.provenance["label"])
+        bounds = records(check.bounds.rename(columns={"metric": "of", "low": "least"}))
+        made[key] = {"answer": check.answer, "why": None, "cells": cells, "bounds": bounds}
+    return made
+
+
+def _words_of(plan: AuditPlan, cell: Mapping[str, Any], label: str) -> str:
+    """What a cell is called: the values of its world, and whom of its patients it is about."""
+    values = {name: own[cell["world"]].item() for name, own in plan.grid.values.items()}
+    words = [plan.words(name, value) for name, value in values.items()]
+    whom = [] if cell["y"] is None else [f"{'with' if cell['y'] else 'without'} {label}"]
+    return ", ".join(words + whom)
 
 
 def assumptions(
@@ -118,7 +146,7 @@ def assumptions(
         if name not in known:
             yield f"The audited rows are all in one group by {name}: it makes no subgroups."
     if rows < len(plan.audited):
-        yield f"{len(plan.audited) - rows} audited rows have a value that no world sets."
+        yield f"{len(plan.audited) - rows} audited rows are near no world."
     for key, own in found.items():
         threshold = plan.threshold(own.provenance["label"])
         above = (own.logit_obs.sigmoid() > threshold).unique().tolist()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from cfcore.checks import InputError, check_count, check_fraction
 from cfcore.extras import needs
 from cfcore.fingerprint import fingerprint
-from cfcore.generator import blaming, check_generator, counterfactuals
+from cfcore.generator import blaming, check_protocol, counterfactuals
 from cfcore.graph import CausalGraph, Variable
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
@@ -487,7 +487,7 @@ class AuditPlan:
             return None
         with page.at("generator"), torch.inference_mode():
             generator = self._load("generator", given, load_generator)
-            check_generator(generator)
+            check_protocol(generator)
             if isinstance(generator, nn.Module):
                 generator.eval().to(device)
             x, pa, index = on_device(two, device)

@@ -19,7 +19,7 @@ from cfcore.marginalise import marginalise
 from cfcore.marks import check_place, marked
 from cfcore.patients import Patients
 from cfcore.predictions import Predictions
-from cfcore.report.findings import Question, concluded, judge
+from cfcore.report.findings import Question, judge
 from cfcore.report.page import write_report
 from cfcore.resampling import check_resampling
 from cfscm.auditing import findings as told
@@ -217,7 +217,7 @@ class _Work:
         readers: Mapping[str, ImageNetwork],
         found: Mapping[str, Predictions],
     ) -> dict[str, Any]:
-        """What is known of the generator: effectiveness, amplification, composition, and so on."""
+        """What is known of the generator: refuted or not, effectiveness, composition, and so on."""
         self.say("trust: what the readers see in the counterfactuals")
         plan, audited = self.plan, self.audited
         order = np.random.default_rng(self.seed).permutation(len(audited))
@@ -238,7 +238,8 @@ class _Work:
             "effectiveness": shown, "amplification": reading.amplification(*given),
             "composition": reading.composition(generator, few, plan.graph, self.device)
             | self._floors(found),
-            "support": told.support(plan, audited), "standardisation": None,
+            "support": told.support(plan, audited),
+            "standardisation": told.standardised(plan, found),
             "pictures": list(pictures) if plan.get("pictures") == "local" else [],
         }  # fmt: skip
 
@@ -256,20 +257,18 @@ class _Work:
 
     def report(self, trust: dict[str, Any], found: Mapping[str, Predictions]) -> dict[str, Any]:
         """The findings, with what there is to say of the predictors, written as a report."""
-        plan, judged, pairs = self.plan, {}, []
+        plan, labels = self.plan, self.plan.data.labels
         for number, own in enumerate(found.values()):
             own.save(self.folder / f"predictions-{number}.safetensors")
         findings = {"asked": told.what_was_asked(plan, self.audited), "generator": trust}
         findings["assumptions"] = list(told.assumptions(plan, trust["support"], found))
         findings = plain(findings | {"provenance": told.provenance(plan, self.minutes)})
         words = {n: {v: plan.words(n, v) for v in own} for n, own in plan.nuisances.items()}
-        groups = told.groups(plan, self.audited)
-        for label in plan.data.labels:
-            given = groups, words, {"threshold": plan.threshold(label)}, plan.get("replicates")
-            own = {key: p for key, p in found.items() if p.provenance["label"] == label}
-            part = judge(findings, own, Question(*given, seed=self.seed))
-            judged, pairs = judged | part["predictors"], pairs + part["comparisons"]
-        findings = plain(concluded(findings, judged, pairs))
+        asked = {"replicates": plan.get("replicates"), "seed": self.seed}
+        thresholds = {label: plan.threshold(label) for label in labels}
+        question = Question(told.groups(plan, self.audited), words, asked, thresholds)
+        order = sorted(found, key=lambda key: list(labels).index(found[key].provenance["label"]))
+        findings = plain(judge(findings, {key: found[key] for key in order}, question))
         write_report(findings, self.folder)
         self.say(f"written: {self.folder}")
         return findings

@@ -100,7 +100,10 @@ def test_readers_see_what_the_true_generator_changes_and_nothing_else(truth: dic
     assert found["composition"]["mae_decoded"] > 0.1 > found["composition"]["mae_null"]
 
 
-def test_a_generator_that_changes_nothing_is_found_out(work: Path) -> None:
+def test_a_generator_that_changes_nothing_is_found_out(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cfcore.standardise.check.LEAST", 20)  # of 120 rows in four cells
     change = {"generator": "small_audit:Same", "title": "None", "tolerance": 0.2}
     change["predictors"] = {"mine": "mine.pt", "blind": "small_audit:blind"}
     small_audit.write(work, lambda plan: plan.update(change))
@@ -115,6 +118,36 @@ def test_a_generator_that_changes_nothing_is_found_out(work: Path) -> None:
         assert one["after"] == one["before"] < 0.1
     assert {one["shift"] for one in found["generator"]["amplification"]} == {0}
     assert found["generator"]["composition"]["psnr_decoded"] is None
+    answers = {name: own["answer"] for name, own in found["generator"]["standardisation"].items()}
+    assert answers == {"mine:ill": "refuted", "blind:ill": "not refuted"}
+    far = [
+        cell
+        for cell in found["generator"]["standardisation"]["mine:ill"]["cells"]
+        if cell["refuted"]
+    ]
+    words = {f"{view}, {ill} ill" for view in ("AP", "PA") for ill in ("with", "without")}
+    assert far and {cell["words"] for cell in far} <= words
+
+
+def test_with_few_patients_or_without_scikit_learn_the_report_says_that_nothing_is_known(
+    work: Path, truth: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (check,) = truth["generator"]["standardisation"].values()
+    assert check["answer"] == "cannot be checked" and check["why"] is None
+    shown = (work / "truth/report.html").read_text()
+    assert "No world has enough observed patients to check the generator for mine:ill" in shown
+    words = [f"{view}, {ill} ill" for ill in ("without", "with") for view in ("AP", "PA")]
+    assert [cell["words"] for cell in check["cells"]] == words
+    assert 90 < sum(cell["n"] for cell in check["cells"]) <= 120  # patients, once in each cell
+    assert check["bounds"][0]["of"] == "S_var"
+
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    found = audit(small_audit.write(work), work / "truth", say=silent)
+
+    (check,) = found["generator"]["standardisation"].values()
+    assert check["answer"] == "not made" and check["cells"] == []
+    assert check["why"].endswith("pip install 'cfcore[standardise]'")
+    assert "sklearn is not installed" in (work / "truth/report.html").read_text()
 
 
 @pytest.fixture(scope="module", autouse=True)

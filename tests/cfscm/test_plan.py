@@ -15,6 +15,7 @@ from PIL import Image
 from cfcore.checks import InputError
 from cfcore.interventions import Grid
 from cfscm.auditing import audit, describe, read_plan
+from cfscm.auditing.adapters import imported
 from cfscm.auditing.draft import draft_plan
 
 
@@ -487,3 +488,19 @@ def test_a_draft_quotes_whatever_a_table_holds(tmp_path: Path) -> None:
     assert drafted["graph"]["null"]["categories"] == ["-", "~"]
     assert drafted["labels"] == ["#x\ny"]
     assert drafted["image"] == "f"
+
+
+def test_a_plug_in_beside_the_user_is_found_and_what_makes_one_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugin_beside_the_user.py").write_text(
+        "class Generator: pass\n"
+        "def generator(size=64): return Generator()\n"
+        "def predictor(x, pa): return x\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p not in ("", ".")])
+
+    assert type(imported("plugin_beside_the_user:generator")).__name__ == "Generator"
+    assert type(imported("plugin_beside_the_user:Generator")).__name__ == "Generator"
+    assert imported("plugin_beside_the_user:predictor")(3, {}) == 3

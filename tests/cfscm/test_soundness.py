@@ -20,6 +20,7 @@ from cfchest.phantom.equations import fresh_detector
 from cfcore.checks import InputError
 from cfcore.cli import main
 from cfcore.graph import CausalGraph, Variable
+from cfcore.interventions import Grid
 from cfcore.patients import Patients
 from cfscm.soundness import interventions_of, soundness
 from cfscm.soundness.baselines import Derived
@@ -32,6 +33,7 @@ from cfscm.soundness.leak import (
     leak,
     noise_features,
 )
+from cfscm.soundness.support import support_table
 
 TRIED = ("sex", "race", "age", "effusion")
 NAMES = ("sex", "race", "age", "lung_size", "effusion")
@@ -544,3 +546,67 @@ def test_any_parents_of_any_graph_are_tried(rng: torch.Generator) -> None:
     leaks = {"axiom": "leak", "intervention": "implant", "measure": "AUC"}
     assert pick(half, **leaks) > 0.9 > pick(whole, **leaks)
     assert pick(half, axiom="leak", intervention="dose", measure="R2") < 0.5
+
+
+# Support
+
+
+class Seen(torch.nn.Module):
+    """A reader whose features are two pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x[:, 0, 0, :2])
+
+
+class Set:
+    """Draws the pixel of the age that is set, off by so much, and holds the other pixel."""
+
+    def __init__(self, off: float = 0.0) -> None:
+        self.off = off
+
+    def abduct(self, x: Tensor, pa: Mapping, *, index: object = None, rng: object = None) -> Tensor:
+        return x
+
+    def predict(self, noise: Tensor, pa: Mapping) -> Tensor:
+        x = noise.clone()
+        x[:, 0, 0, 0] = pa["age"] / 100 + self.off
+        return x
+
+
+def people(count: int, ages: list[float], name: str) -> Patients:
+    """Patients of some ages in turn, with an image that shows the age and one number more."""
+    x, age = torch.zeros(count, 1, 16, 16), torch.tensor(ages * count)[:count]
+    x[:, 0, 0, 0] = age / 100
+    x[:, 0, 0, 1] = torch.rand(count, generator=torch.Generator().manual_seed(len(name)))
+    return Patients(x, {"age": age}, patient=[f"{name} {i}" for i in range(count)])
+
+
+def test_distances_are_by_hand_where_the_features_are_pixels() -> None:
+    grid, real = Grid.product({"age": [30, 70, 110]}), people(40, [30, 70], "real")
+    data = people(12, [30, 70], "mine")
+    found = support_table({"right": Set(), "off": Set(0.5)}, data, real, grid, Seen())
+
+    assert found["patients"].tolist() == [20, 20, 0]
+    assert found.loc[2, ["right", "off"]].isna().all()  # nobody is there
+    seen, mine = (part[:][:, 0, 0, :2].double().numpy() for part in (real, data))
+    spread = seen.std(axis=0, ddof=1)
+    own = seen[::2] / spread
+    between = np.sort(np.abs(own[:, 1, None] - own[:, 1]), axis=1)[:, 1:6].mean()
+    for name, off in (("right", 0), ("off", 0.5 / spread[0])):
+        gaps = np.hypot(off, mine[:, 1, None] / spread[1] - own[:, 1])
+        away = np.sort(gaps, axis=1)[:, :5].mean()
+        assert found.loc[0, name] == pytest.approx(away / between)
+    assert found.loc[0, "off"] > 2 > found.loc[0, "right"]
+
+
+def test_nobody_is_compared_with_their_own_image() -> None:
+    grid, real = Grid.product({"age": [30, 70]}), people(40, [30, 70], "real")
+    found = support_table({"right": Set()}, real.take(range(0, 40, 2)), real, grid, Seen())
+
+    assert found["right"][0] == pytest.approx(1)  # each is its own image there
+    with pytest.raises(InputError, match="no real patient is near any world"):
+        support_table({}, real, real, Grid.product({"age": [130, 170]}), Seen())
