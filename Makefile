@@ -24,7 +24,7 @@ SIDE_BY_SIDE = OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs=$(CORES) $(
 NBVAL := $(NOTEBOOKS:notebooks/%.md=nbval-%)
 REFRESHED := $(NOTEBOOKS:notebooks/%.md=baseline-%)
 
-.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) student slides report reproduce bench wheel-check serve clean FORCE
+.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) student slides report without reproduce bench wheel-check serve clean FORCE
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -102,6 +102,9 @@ slides: setup ## Draw every figure large, for slides, into _build/slides
 
 report: setup ## Audit the phantom with three generators: its report and what each concludes
 	OMP_NUM_THREADS=1 $(BIN)/python -m cfbook.production.phantom_report book/_static/phantom_report.html data/results/phantom_report.csv
+
+without: setup ## Simulate what is known without counterfactuals: its tables, in two hours
+	OMP_NUM_THREADS=1 $(BIN)/python -m cfbook.study.without_counterfactuals.collect data/results
 
 PRESET ?= book
 

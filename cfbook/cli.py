@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 from cfchest.cli import renamed
 from cfcore import __version__
 from cfcore.checks import InputError
-from cfcore.cli import imported
 from cfcore.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
@@ -125,6 +124,7 @@ def setting(
         max_images (B): Images in flight.
     """
     from cfbook.study.runs import Run, fill, find_setting
+    from cfscm.auditing.adapters import imported
 
     sizes = source.sizes(out, trainings=trainings)
     run = Run(sizes, setting, testset or find_setting(setting).testset, effect, generator)
@@ -163,6 +163,8 @@ def results(
     kept: bool = False,
     readings: bool = False,
     leak: bool = False,
+    support: bool = False,
+    panel: bool = False,
 ) -> list[Path]:
     """Try learned generators and put them into the tables.
 
@@ -178,6 +180,8 @@ def results(
         kept: Only add the empirical q, with weights that are kept.
         readings: Only compare what may be held as the noise of an image, on validation patients.
         leak: Only probe the noise for the parents that it should not know, on test patients.
+        support: Only compare counterfactuals of each world with real images of it.
+        panel: Only try the limits of abduction, and the first generator beside them.
     """
     from cfbook.study import learned as tables
 
@@ -187,6 +191,10 @@ def results(
         return [tables.collect_kept(preset, out)]
     if leak:
         return [tables.collect_leak(preset, seeds, out, patients=patients or 2000)]
+    if support:
+        return [tables.collect_support(preset, seeds, out, patients=count)]
+    if panel:
+        return tables.collect_panel(preset, out, patients=count)
     if readings:
         return [tables.collect_readings(preset, seeds, out, patients=count)]
     counts = {"patients": count, "noise_patients": noise_patients}
@@ -326,6 +334,7 @@ def _audited(
     from cfbook.study.cohorts import held_out, phantom_cohort
     from cfchest.data import LoadOptions, load_table
     from cfchest.folders import check_given
+    from cfscm.auditing.adapters import imported
 
     if data is None and preset.folders is not None:
         check_given(hospital, preset.folders)
@@ -356,6 +365,7 @@ def _default_predictors(hospital: str, preset: "Preset", device: str) -> "dict[s
 def _own_predictors(words: Sequence[str]) -> "dict[str, Predictor]":
     """Predictors as named on the command line."""
     from cfchest.graph import CHEST
+    from cfscm.auditing.adapters import imported
     from cfscm.networks import load
 
     named = {}

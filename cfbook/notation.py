@@ -31,6 +31,8 @@ _GREEK = {"τ": r"\tau", "|Δr|": r"|\Delta r|", "p̄": r"\bar p"}
 
 SYMBOLS = {
     "R_orig": _Symbol("R", "orig", "observed risk"),
+    "R_w_sex": _Symbol("R", "w", "observed risk weighted by sex within a label", "sex"),
+    "R_w_age": _Symbol("R", "w", "observed risk weighted by age group within a label", "age"),
     "R_CM": _Symbol("R", "CM", "risk of the marginalised prediction"),
     "R_IE": _Symbol("R", "IE", "expected risk"),
     "R_CVaR_0.50": _Symbol("R", "CVaR .50", "tail risk, worst half of the worlds"),

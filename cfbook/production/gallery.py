@@ -32,6 +32,7 @@ _CHAPTERS = {
     "missing": ("fig-missing-curve", "Train a generator when most labels are missing."),
     "metrics": ("fig-metrics-worlds", "Compute each metric by hand, then all in one call."),
     "theory": ("fig-theory-verdict", "Know when counterfactual patients help or mislead."),
+    "standardisation": ("fig-standardisation-curves", "Ask patients whether a generator is wrong."),
     "audit": ("fig-audit-offsets", "Check printed tables by inequalities between cells."),
     "setting_1": ("fig-setting-1-shared", "See a shortcut lower one risk and raise another."),
     "setting_2": ("fig-setting-2-repeats", "Ask whether findings repeat in a second hospital."),

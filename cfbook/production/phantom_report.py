@@ -106,8 +106,8 @@ def _verdicts_of(generator: str, findings: Mapping[str, Any]) -> pd.DataFrame:
 
     Returns:
         A row for each; ``estimate`` is the score's standard deviation over worlds that the nuisance
-        alone causes, ``low`` and ``high`` are the ends of its interval, and ``changed`` says how
-        well the generator changes the nuisance.
+        alone causes, ``low`` and ``high`` are the ends of its interval, ``changed`` says how
+        well the generator changes the nuisance, and ``check`` whether patients refute it.
     """
     found, said = [], {(one["about"], one["attribute"]): one for one in findings["conclusions"]}
     for name, one in findings["predictors"].items():
@@ -115,6 +115,7 @@ def _verdicts_of(generator: str, findings: Mapping[str, Any]) -> pd.DataFrame:
             nuisance = row["attribute"]
             about = {"generator": generator, "predictor": name.partition(":")[0]}
             about |= {"nuisance": nuisance, "verdict": said[name, nuisance]["verdict"]}
+            about["check"] = findings["generator"]["standardisation"][name]["answer"]
             about |= {k: round(max(row[k], 0) ** 0.5, 6) for k in ("estimate", "low", "high")}
             changed, because = trust(findings["generator"], nuisance)
             found.append(about | {"changed": changed, "because": because})

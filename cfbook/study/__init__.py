@@ -15,18 +15,20 @@ _OFFERED = {
     " columns correct_transitions outcomes partial_correlation pearson read_design"
     " transitions verdict verdicts worse_pairs",
     "cfbook.study.cohorts": "SHARED held_out parts phantom_cohort",
-    "cfbook.study.learned": "LEAK NOISE READINGS RESULTS SOUNDNESS learned_claims learned_studies",
+    "cfbook.study.learned": "LEAK LIMITS NOISE PANEL READINGS RESULTS SOUNDNESS SUPPORT"
+    " learned_claims learned_studies",
     "cfbook.study.missing_labels": "ABLATION ACTIONS CURVE EXAMPLES FIFTH HIDDEN IMPUTED SHOWN"
     " STAGES changes imputation in_words label_free_table read_trials trial_patients",
     "cfbook.study.partial": "PartialRecipe",
     "cfbook.study.presets": "on preset",
     "cfbook.study.recipes": "GeneratorRecipe PredictorRecipe probes",
     "cfbook.study.runs": "BETAS PredictorId Run SETTINGS STRENGTHS all_runs predictions",
-    "cfbook.study.settings": "show_choices show_metrics show_pairs show_shared",
-    "cfbook.study.statistics": "mean_score responses stratified_auc study_predictions"
-    " study_run worst_gap",
+    "cfbook.study.settings": "show_choices show_metrics show_pairs show_rivals show_shared",
+    "cfbook.study.statistics": "effective_number inverse_weights mean_score responses"
+    " stratified_auc study_predictions study_run worst_gap worst_worlds",
     "cfbook.study.tables": "ROWS averaged bounded caption counted in_print intervals"
     " learned_of means row_label side_by_side",
+    "cfbook.study.without_counterfactuals.bank": "read_example",
 }
 _HOMES = {name: module for module, names in _OFFERED.items() for name in names.split()}
 

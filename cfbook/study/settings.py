@@ -16,12 +16,14 @@ from cfbook.study.tables import (
     bounded,
     counted,
     in_print,
+    intervals,
     learned_of,
     learned_print,
     learned_variants,
     means,
     number_learned,
     paired,
+    rivals,
     side_by_side,
     spreads,
 )
@@ -32,6 +34,14 @@ _READ = {
     "calibration": ["ECE_orig", "ECE_marg"],
     "stability": ["S_var", "S_flip", "D_obs", "S_rank"],
 }
+_WORDS = {"R_w": "weighted risk", "score": "score gap"}
+_ABOUT = (
+    "Steps towards more bias at which a statistic rises, of six by sex, offsets among them, and of "
+    "three by age, mean over trainings; their sum with its 95 % interval. weighted risk: the "
+    "observed risk, each patient weighted by one over the frequency of their sex, or age group, "
+    "among patients with their label; score gap: between the sexes, or old and young, within a "
+    "label; response: `S_var` of the attribute. These three are of the attribute of the bias."
+)
 _WHO = "whose counterfactuals are not faithful to each image"
 
 
@@ -76,11 +86,34 @@ def show_pairs(run: Run, study: Study, caption: str) -> pd.DataFrame:
 
 def show_shared(run: Run, study: Study, caption: str) -> None:
     """Risks and variance on a test set that shares a shortcut, as the oracle and others find."""
-    main = ["R_orig", "R_IE", "R_CM", "R_WC", "S_var"]
-    _show(bounded(study, main, having=main[:2]), caption, f"N = {study.patients:,}.")
+    main, own = ["R_orig", "R_IE", "R_CM", "R_WC", "S_var"], run.testset.replace("shares-", "R_w_")
+    shown = ["R_orig", own, *main[1:]]
+    _show(bounded(study, shown, having=shown[:3]), caption, f"N = {study.patients:,}.")
     if found := learned_of(run, study):
         where, who = f"Test set that {run.testset.replace('-', ' ')}", number_learned(found)
         _show(learned_print(found, main), f"{where}: the same with {who}, {_WHO}.", fold=True)
+
+
+def show_rivals(study: Study, shared: Mapping[str, Study], caption: str) -> None:
+    """Steps that rise with and without counterfactuals; folded, what the latter say.
+
+    Args:
+        shared: Studies of test sets that share a shortcut, by the name of the test set.
+    """
+    found = {"test set of the setting": rivals({"sex": study, "age": study})}
+    if shared:
+        own = {name.removeprefix("shares-"): one for name, one in shared.items()}
+        found["test sets with the shortcut"] = rivals(own)
+    needs = next(iter(found.values()))["needs"]
+    table = pd.concat({k: one.drop(columns="needs") for k, one in found.items()}, axis=1)
+    table.insert(0, ("", "needs"), needs)
+    _show(table, caption, _ABOUT)
+    columns = {f"{one}_{a}": (word, a) for one, word in _WORDS.items() for a in ("sex", "age")}
+    values = intervals(study, list(columns))
+    heads = pd.MultiIndex.from_tuples(columns.values())
+    _show(
+        values.set_axis(heads, axis=1), "What needs no generator, with 95 % intervals.", fold=True
+    )
 
 
 def show_choices(run: Run, studies: Mapping[str, Study], caption: str) -> pd.DataFrame:

@@ -7,6 +7,7 @@ left out one at a time (:meth:`Study.without`), which says how much they vary
 (:mod:`cfbook.study.rules`).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -26,6 +27,7 @@ from cfchest.graph import CHEST
 from cfcore.evaluation import check_options
 from cfcore.intervals import Rule, interval
 from cfcore.interventions import Grid
+from cfcore.metrics import cross_entropy_from_logits
 from cfcore.metrics.calibration import bin_index
 from cfcore.metrics.ranking import auc
 from cfcore.metrics.stability import attribute_variance
@@ -33,6 +35,7 @@ from cfcore.predictions import Predictions
 from cfcore.resampling import Resampling, check_resampling, replicate
 
 _BINS = 10
+_SUPPORT = 0.03  # of the patients, near a world that is not left out: 30 of 1,000
 _SMALLEST = 10  # members of a subgroup whose mean is estimated
 
 
@@ -130,10 +133,12 @@ def study_predictions(
     Beside the metrics of :func:`cfcore.evaluate`: ``S_var_sex`` and ``S_var_age``, due to one
     attribute alone; ``AUC``, overall, ``AUC_men`` and ``AUC_women``, and ``gap_sex``, ``gap_race``
     and ``gap_age``, its worst gap between groups; ``score_sex`` and ``score_age``, how far the mean
-    scores of women and men, of old and young, are apart within a label; ``ECE_q``, the calibration
-    error over all patients in all worlds; ``variance_ratio``, of the counterfactual to the observed
-    mean of a subgroup; ``null_flip`` and ``null_abs``, what the null intervention alone does.
-    All predictions are of the same patients on the same grid.
+    scores of women and men, of old and young, are apart within a label; ``R_w_sex`` and
+    ``R_w_age``, the observed risk weighted by sex or age group within a label, which needs no
+    counterfactual; ``ECE_q``, the calibration error over all patients in all worlds;
+    ``variance_ratio``, of the counterfactual to the observed mean of a subgroup; ``null_flip`` and
+    ``null_abs``, what the null intervention alone does. All predictions are of the same patients on
+    the same grid.
     """
     first = next(iter(given.values()))
     often = (replicates, rank_replicates)
@@ -161,37 +166,56 @@ def study_run(
 
     Args:
         folder: Where predictions are looked for first, by default in the data of the project.
-        q: ``"uniform"``, or ``"empirical"``: each world is weighted by how many patients are
-            nearest to it.
+        q: ``"uniform"``; ``"empirical"``: each world is weighted by how many patients are nearest
+            to it; or ``"supported"``: uniform over the worlds near which are 3 % of the patients
+            or more.
     """
-    check_known("q", q, ("uniform", "empirical"))
+    check_known("q", q, ("uniform", "empirical", "supported"))
     found = predictions(run, folder=Path(folder) if folder else None)
-    return study_predictions(found if q == "uniform" else empirical(found), replicates=replicates)
+    found = found if q == "uniform" else reweighted(found, q)
+    return study_predictions(found, replicates=replicates)
 
 
-def empirical(found: Mapping[PredictorId, Predictions]) -> dict[PredictorId, Predictions]:
-    """The same predictions, each world weighted by how many patients are nearest to it."""
+def reweighted(found: Mapping[PredictorId, Predictions], q: str) -> dict[PredictorId, Predictions]:
+    """The same predictions under an ``"empirical"`` or ``"supported"`` q."""
     first = next(iter(found.values()))
-    grid = Grid(first.grid).empirical({name: first.parents[name] for name in first.grid})
+    grid, least = Grid(first.grid), math.ceil(_SUPPORT * len(first))
+    grid = grid.empirical(first) if q == "empirical" else grid.supported(first, least=least)
     return {member: given.reweight(grid.q) for member, given in found.items()}
+
+
+def worst_worlds(given: Predictions) -> Tensor:
+    """The share of patients whose loss is largest in each world, shape (K,).
+
+    Example:
+        >>> p = Predictions([0.0, 0], [[9.0, 1, 2], [1, 2, 9]], {"sex": [0, 1, 2]}, y=[0, 1])
+        >>> worst_worlds(p).tolist()
+        [1.0, 0.0, 0.0]
+    """
+    loss = cross_entropy_from_logits(given.logit_cf.double(), given.y[:, None])
+    return torch.bincount(loss.argmax(dim=1), minlength=loss.shape[1]).double() / len(loss)
 
 
 def paper_metrics(given: Predictions, sampling: Resampling) -> dict[str, np.ndarray]:
     """The metrics of the paper, estimate and replicates, each of shape (1 + B,)."""
-    return replicate(given.scores, check_options(correction=int(given.draws)), sampling)
+    return replicate(given.scores, check_options({}), sampling)
 
 
 def areas(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     """The AUC, and its worst gap between the groups of each attribute, each of shape (1 + B,)."""
     score, y, pa = given.logit_obs, given.y, given.parents
-    age = torch.tensor(age_group(pd.Series(pa["age"].numpy())).to_numpy())
     strata = {name: (pa[name], len(CHEST[name].values)) for name in ("sex", "race")}
-    strata["age"] = (age, len(AGE_GROUPS))
+    strata["age"] = (_age_groups(given), len(AGE_GROUPS))
     every = {name: stratified_auc(score, y, *own, weight) for name, own in strata.items()}
     found = {"AUC": auc(score, y, weight)}
     found |= {f"gap_{name}": worst_gap(by_group) for name, by_group in every.items()}
     found["AUC_men"], found["AUC_women"] = every["sex"]
     return {name: values.numpy() for name, values in found.items()}
+
+
+def _age_groups(given: Predictions) -> Tensor:
+    """The age group of each patient, shape (N,)."""
+    return torch.tensor(age_group(pd.Series(given.parents["age"].numpy())).to_numpy())
 
 
 def stratified_auc(
@@ -244,7 +268,55 @@ def responses(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     sex, age = given.parents["sex"], given.parents["age"]
     found["score_sex"] = _score_gap(observed, given.y, (sex == 1, sex != 1), weight)
     found["score_age"] = _score_gap(observed, given.y, (age > 65, age < 45), weight)
+    loss = cross_entropy_from_logits(given.logit_obs.double(), given.y)
+    for name, group, groups in (("sex", sex, 2), ("age", _age_groups(given), len(AGE_GROUPS))):
+        own = inverse_weights(group, given.y, groups, weight)
+        found[f"R_w_{name}"] = mean_score(own, loss)
     return {name: values.numpy() for name, values in found.items()}
+
+
+def inverse_weights(
+    group: Tensor, y: Tensor, groups: int = 2, weight: Tensor | None = None
+) -> Tensor:
+    r"""Weights under which every group is as frequent as any other among patients of one label.
+
+    .. math:: w_i = \frac{1}{G \, \hat{P}(\mathrm{group}_i \mid y_i)}
+
+    Without a generator the mean of a loss under these weights is the risk that is expected when the
+    group is set at random, if nothing but the label joins group and image.
+
+    Args:
+        group: The group of each patient, in 0 ... groups - 1, shape (N,).
+        y: Labels 0 or 1, shape (N,).
+        groups: The number of groups, G.
+        weight: How often each patient was drawn in each of B samples, shape (B, N); 1 by default.
+
+    Returns:
+        The weights, shape (N,) or (B, N); NaN in a sample in which a group lacks a label: then no
+        weight helps.
+
+    Example:
+        >>> inverse_weights(torch.tensor([0, 0, 0, 1, 0, 1]), torch.tensor([0, 0, 0, 0, 1, 1]))
+        tensor([0.6667, 0.6667, 0.6667, 2.0000, 1.0000, 1.0000], dtype=torch.float64)
+    """
+    given = torch.ones(1, len(y), dtype=torch.float64) if weight is None else weight
+    cell = groups * y.long() + group.long()
+    member = torch.nn.functional.one_hot(cell, 2 * groups).double()
+    counts = (given @ member).view(-1, 2, groups)
+    inverse = counts.sum(dim=2, keepdim=True) / (groups * counts)
+    inverse = inverse.masked_fill((counts == 0).any(dim=2).any(dim=1)[:, None, None], torch.nan)
+    found = given * inverse.flatten(1)[:, cell]
+    return found[0] if weight is None else found
+
+
+def effective_number(weight: Tensor) -> float:
+    r"""How many patients of equal weight are worth as much: :math:`(\sum w)^2 / \sum w^2`.
+
+    Example:
+        >>> effective_number(torch.tensor([1.0, 1.0, 2.0]))
+        2.6666667461395264
+    """
+    return (weight.sum() ** 2 / weight.square().sum()).item()
 
 
 def pooled_calibration(p: Tensor, y: Tensor, q: Tensor, share: Tensor) -> Tensor:

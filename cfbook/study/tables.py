@@ -12,9 +12,10 @@ from cfbook.production.prose import count
 from cfbook.study.claims import STEPS, transitions
 from cfbook.study.learned import learned_studies
 from cfbook.study.presets import preset
+from cfbook.study.rules import training_reach
 from cfbook.study.runs import Run
 from cfbook.study.statistics import Study
-from cfcore.intervals import DAGGER
+from cfcore.intervals import DAGGER, Rule, interval
 
 PaperTable = Literal["risk", "calibration", "stability"]
 Tables = Mapping[str, pd.DataFrame]
@@ -23,6 +24,15 @@ Tables = Mapping[str, pd.DataFrame]
 _ALONE = {"basic": "basic", "ctc": "CTC"}
 _PLACES = {"CTC": 2, "S_var": 4, "S_var_sex": 4, "S_var_age": 4, "abs_rank_change": 1}
 ROWS = [("basic", 0.0), *((family, s) for family in STEPS for s in STEPS[family])]
+_RIVALS = {  # by row: a statistic, of the attribute of the bias, and what it needs
+    "R_orig": ("R_orig", "labels"),
+    "weighted risk": ("R_w_{}", "labels"),
+    "score gap": ("score_{}", "labels"),
+    "R_IE": ("R_IE", "labels, generator"),
+    "S_var": ("S_var", "generator"),
+    "response": ("S_var_{}", "generator"),
+}
+_CHAINS = {"sex": ("logit", "sex"), "age": ("age",)}
 _CONTROLS = [(f"control {family}", s) for family in ("sex", "age") for s in STEPS[family]]
 
 
@@ -83,6 +93,29 @@ def counted(study: Study, columns: Sequence[str]) -> pd.DataFrame:
     chains = [family for family in STEPS if (family, STEPS[family][0]) in study.kinds]
     table.loc["CTC"] = [transitions(study, c, chains)[:, 0].mean() for c in columns]
     return table
+
+
+def rivals(studies: Mapping[str, Study]) -> pd.DataFrame:
+    """Correct transitions with and without counterfactuals, as text, with an interval of their sum.
+
+    A row for each statistic, and what it needs; a column for each attribute, ``"sex"`` and
+    ``"age"``, whose steps are counted in the study given for it. Offsets are by sex. ``weighted
+    risk``, ``score gap`` and ``response`` are of the attribute itself.
+    """
+    rows = {}
+    for name, (statistic, needed) in _RIVALS.items():
+        own = {
+            attribute: transitions(s, statistic.format(attribute), _CHAINS[attribute])
+            for attribute, s in studies.items()
+        }
+        total = sum(own.values())
+        trained, kind = total[:, 0], Rule(0, sum(map(len, STEPS.values())))
+        left_out = (trained.sum() - trained) / max(1, len(trained) - 1)
+        low, high = interval(total.mean(axis=0), rule=kind, reach=training_reach(left_out))
+        rows[name] = {"needs": needed}
+        rows[name] |= {attribute: f"{n[:, 0].mean():.2f}" for attribute, n in own.items()}
+        rows[name]["both"] = f"{trained.mean():.2f} [{low:.1f}, {high:.1f}]"
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def _decimals(metric: str, value: float) -> str:

@@ -22,9 +22,11 @@ from cfbook.study.statistics import study_predictions, study_run
 from cfchest.graph import paper_grid
 from cfchest.phantom.equations import fresh_detector
 from cfcore.checks import InputError
+from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
 from cfscm.soundness import soundness
 from cfscm.soundness.baselines import Derived
+from cfscm.soundness.support import support_table
 from cfscm.training import FittingConfig, TrainingConfig
 
 QUICK = replace(
@@ -216,6 +218,18 @@ def test_probes_share_no_patient_with_the_experiments() -> None:
     theirs = probe.data()[0].table.age.to_numpy()[:50]
     assert probe.cohort != QUICK.cohort and not np.isin(theirs, ours).any()
     assert len({probe.file for probe in probes(QUICK).values()}) == 4
+
+
+def test_committed_weights_reproduce_the_committed_support() -> None:
+    book = preset("book")
+    made = {"oracle": phantom_cohort("C", book).oracle, "learned-0": GeneratorRecipe(book).obtain()}
+    data, real = held_out("C", book, "balanced").take(range(300)), parts("C", book)["test"]
+    young = Grid.product({"sex": [0, 1], "age": [20, 30]})
+    found = support_table(made, data, real, young, probes(book)["effusion"].obtain())
+
+    table = pd.read_csv(RESULTS / learned.SUPPORT)
+    assert list(table) == list(found) and table["patients"].sum() == len(real)
+    assert np.allclose(table[table.age <= 30], found, rtol=1e-3)
 
 
 def test_committed_weights_reproduce_the_committed_soundness() -> None:

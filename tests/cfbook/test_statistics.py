@@ -1,15 +1,28 @@
 """Statistics of several predictors, by two routes each."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from cfbook.study.runs import PredictorId
-from cfbook.study.statistics import Study, study_predictions
+from cfbook.study import runs
+from cfbook.study.claims import transitions
+from cfbook.study.presets import preset
+from cfbook.study.runs import BETAS, STRENGTHS, PredictorId
+from cfbook.study.statistics import (
+    Study,
+    effective_number,
+    inverse_weights,
+    reweighted,
+    study_predictions,
+    worst_worlds,
+)
+from cfbook.study.tables import rivals
 from cfbook.theory import estimators
 from cfchest.graph import paper_grid
 from cfcore import metrics
@@ -143,6 +156,120 @@ def test_score_gaps_are_within_a_label(given: dict[PredictorId, Predictions], fo
         for label in (0, 1)
     ]
     assert found.values["score_sex"][-1, 0] == pytest.approx(abs(sum(gaps).item() / 2))
+
+
+def cell_means(rows: Predictions, group: torch.Tensor, groups: int) -> float:
+    """The mean loss of each group within a label, averaged over groups, then over patients."""
+    loss, total = metrics.cross_entropy_from_logits(rows.logit_obs, rows.y), 0.0
+    for label in (0, 1):
+        cells = [loss[(rows.y == label) & (group == k)].mean() for k in range(groups)]
+        total += (rows.y == label).double().mean() * sum(cells) / groups
+    return total.item()
+
+
+def test_the_weighted_risk_is_a_mean_of_cell_means(
+    given: dict[PredictorId, Predictions], found: Study
+) -> None:
+    for i, rows in enumerate(given.values()):
+        for column, some in ((0, rows), (4, resampled(rows, 3))):
+            age = some.parents["age"]
+            thirds = (age >= 45).long() + (age > 65).long()
+            by_sex = cell_means(some, some.parents["sex"], 2)
+            assert found.values["R_w_sex"][i, column] == pytest.approx(by_sex)
+            assert found.values["R_w_age"][i, column] == pytest.approx(cell_means(some, thirds, 3))
+
+
+def test_inverse_weights_by_hand() -> None:
+    sex, y = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 0, 0, 0, 1, 1])
+    assert inverse_weights(sex, y).isnan().all()  # no man is ill
+
+    sex[5] = 0
+    weight = inverse_weights(sex, y)
+    assert weight.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2, 1, 1])
+    assert effective_number(weight) == pytest.approx(36 / (4 / 3 + 4 + 2))
+    thirds = inverse_weights(
+        torch.tensor([0, 1, 2, 0, 1, 2, 2]), torch.tensor([0] * 3 + [1] * 4), 3
+    )
+    assert thirds.tolist() == pytest.approx([1, 1, 1, 4 / 3, 4 / 3, 2 / 3, 2 / 3])
+
+    # Of two samples, the second has no healthy woman; the first has the ill man twice.
+    drawn = torch.tensor([[1, 1, 1, 1, 1, 2], [1, 1, 2, 0, 1, 1]]).double()
+    first, second = inverse_weights(sex, y, 2, drawn)
+    assert first.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2, 3 / 2, 2 * 3 / 4])
+    assert second.isnan().all()
+
+
+def test_each_patient_has_one_worst_world(given: dict[PredictorId, Predictions]) -> None:
+    rows = given[PredictorId("sex", 0.8, 0)]  # answers to sex by 1 and to age by 0.7 at most
+    share = worst_worlds(rows)
+
+    # The ill lose most as young men, the healthy as old women.
+    ends = [(rows.grid["sex"] == s) & (rows.grid["age"] == a) for s, a in ((0, 20), (1, 90))]
+    ill = rows.y.double().mean().item()
+    assert [share[end].item() for end in ends] == pytest.approx([ill, 1 - ill])
+
+
+def test_a_supported_q_is_that_of_the_worlds_with_patients(
+    given: dict[PredictorId, Predictions],
+) -> None:
+    rows = next(iter(given.values()))
+    counts = torch.bincount(paper_grid().near(rows.parents), minlength=16)
+    cut = next(iter(reweighted(given, "supported").values()))
+
+    assert 0 < (counts < 8).sum() < 16  # 3 % of 240 patients are 7.2
+    assert torch.equal(cut.q > 0, counts >= 8) and cut.q[cut.q > 0].unique().numel() == 1
+
+
+@pytest.mark.parametrize(("setting", "steps", "worth"), [("C->C", 6.0, 292), ("M->M", 17 / 3, 344)])
+def test_the_front_page_tells_how_often_the_weighted_risk_rises(
+    setting: str, steps: float, worth: int
+) -> None:
+    given = runs.predictions(runs.Run(preset("book"), setting, "shares-sex"))
+    risks, observed = {}, {}
+    for member, p in given.items():
+        frame = pd.DataFrame({"y": p.y, "sex": p.parents["sex"], "logit": p.logit_obs.double()})
+        frame["loss"] = np.logaddexp(0, -np.where(frame.y == 1, 1, -1) * frame.logit)
+        by_label = frame.groupby(["y", "sex"]).loss.mean().groupby("y").mean()
+        risks[member] = (by_label * frame.y.value_counts(normalize=True)).sum()
+        observed[member] = frame.loss.mean()
+
+    def rises(values: dict[PredictorId, float]) -> float:
+        chains = [("logit", BETAS), ("sex", STRENGTHS)]
+        kinds = [[("basic", 0.0), *((family, s) for s in own)] for family, own in chains]
+        return sum(
+            values[PredictorId(*after, seed)] > values[PredictorId(*before, seed)]
+            for seed in range(3) for chain in kinds for before, after in pairwise(chain)
+        ) / 3  # fmt: skip
+
+    found = transitions(study_predictions(given, replicates=2), "R_w_sex", ["logit", "sex"])
+    assert found[:, 0].mean() == pytest.approx(rises(risks)) == pytest.approx(steps)
+    assert rises(observed) < 1.5
+    first = next(iter(given.values()))
+    weight = inverse_weights(first.parents["sex"], first.y)
+    assert round(effective_number(weight)) == worth
+
+
+def test_rivals_count_the_steps_of_each_chain_by_its_attribute() -> None:
+    kinds = [("basic", 0.0), *((f, s) for f in ("sex", "age") for s in (0.8, 0.9, 0.95))]
+    kinds += [("logit", beta) for beta in (0.5, 1.0, 2.0)]
+    members = tuple(PredictorId(*kind, seed) for kind in kinds for seed in (0, 1))
+    rise = np.array([member.strength for member in members])
+    of_age = np.array([member.family == "age" for member in members])
+    names = ("R_orig", "R_IE", "S_var")
+    values = dict.fromkeys(names, rise) | {"score_sex": -rise, "score_age": -rise}
+    values |= {f"{name}_sex": np.where(of_age, -1, rise) for name in ("R_w", "S_var")}
+    values |= {f"{name}_age": np.where(of_age, rise, 0) for name in ("R_w", "S_var")}
+    one = Study(members, {name: np.tile(v[:, None], 4) for name, v in values.items()})
+    table = rivals({"sex": one, "age": one})
+
+    assert table.loc["weighted risk"].tolist() == [
+        "labels",
+        "6.00",
+        "3.00",
+        "9.00 [9.0, 9.0]",
+    ]
+    assert table.loc["score gap", ["sex", "both"]].tolist() == ["0.00", "0.00 [0.0, 0.0]"]
+    assert list(table.columns) == ["needs", "sex", "age", "both"]
 
 
 def test_a_training_is_left_out_whole(found: Study) -> None:
