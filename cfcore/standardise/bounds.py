@@ -65,16 +65,14 @@ def tail_bounds(
     else:
         share = (np.minimum(mass, alpha) - np.minimum(before, alpha)) / alpha
     low = (np.take_along_axis(theirs, worst, axis=-1) * share).sum(axis=-1).mean(axis=-1)
-    scale = q / alpha if alpha else (q > 0).astype(float)
-    shape = (*quantiles.shape[:-2], -1)
-    places = np.quantile(quantiles.reshape(shape), np.linspace(0, 1, 201), axis=-1)  # (C, ...)
-
-    def value(laws: np.ndarray, c: np.ndarray) -> np.ndarray:
-        return c + np.maximum(laws - c[..., None, None], 0).mean(axis=-1) @ scale
-
-    tried = np.stack([value(quantiles, c) for c in places])
-    best = np.take_along_axis(places, tried.argmin(axis=0)[None], axis=0)[0]
-    return low, value(other, best)
+    # The best c is where the worlds together exceed it with mass one: a quantile of all losses.
+    scale, levels = q / alpha if alpha else (q > 0).astype(float), quantiles.shape[-1]
+    pooled = quantiles.reshape(*quantiles.shape[:-2], -1)
+    order = np.argsort(-pooled, axis=-1)
+    above = np.cumsum(np.repeat(scale / levels, levels)[order], axis=-1)
+    last = np.take_along_axis(order, (above < 1 - 1e-9).sum(axis=-1, keepdims=True), axis=-1)
+    c = np.take_along_axis(pooled, last, axis=-1)
+    return low, c[..., 0] + np.maximum(other - c[..., None], 0).mean(axis=-1) @ scale
 
 
 def flip_bounds(
