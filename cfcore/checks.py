@@ -95,6 +95,12 @@ def _misfit(problem: str, name: str, place: Sequence[int]) -> InputError:
     return InputError(problem, column="_".join([name, *map(str, column)]), row=row)
 
 
+def refuse_rows(bad: ArrayLike, problem: str, name: str) -> None:
+    """Refuse the first of the rows that are bad."""
+    if np.any(bad):
+        raise InputError(problem, column=name, row=int(np.argmax(bad)))
+
+
 def _refuse_first(bad: "Tensor", values: "Tensor", name: str, what: str) -> None:
     """Refuse the first value at which ``bad`` holds."""
     if bad.any():

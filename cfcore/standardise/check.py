@@ -2,21 +2,18 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 
-from cfcore.checks import InputError, check_fraction, check_labels, warn_of_probabilities
-from cfcore.evaluation import check_logits
+from cfcore import checks
+from cfcore.checks import InputError
 from cfcore.graph import CausalGraph
 from cfcore.metrics.stability import attribute_variance
 from cfcore.predictions import Predictions
 from cfcore.standardise.estimate import Pool, Standardised, is_number, on_one_core, standardise
 from cfcore.standardise.laws import LEAST, MOST, metric_bounds
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _EIGHTY = 0.8416  # the normal quantile of a chance of 80 per cent
 
@@ -39,8 +36,8 @@ class Check:
         level: About how probably a right generator, under a right graph, is not refuted.
     """
 
-    cells: "pd.DataFrame"
-    bounds: "pd.DataFrame"
+    cells: pd.DataFrame
+    bounds: pd.DataFrame
     level: float
 
     @property
@@ -51,7 +48,7 @@ class Check:
         return "refuted" if len(self.far) else "not refuted"
 
     @property
-    def far(self) -> "pd.DataFrame":
+    def far(self) -> pd.DataFrame:
         """The cells that differ, the farthest first."""
         cells = self.cells[self.cells["checked"]]
         far = cells[(cells["low"] > 0) | (cells["high"] < 0)]
@@ -84,7 +81,7 @@ class Check:
 @on_one_core
 def check_generator(
     predictions: Predictions,
-    observed: "pd.DataFrame | None" = None,
+    observed: pd.DataFrame | None = None,
     *,
     graph: CausalGraph | None = None,
     follows: Collection[str] | None = None,
@@ -117,15 +114,13 @@ def check_generator(
         width: As for :func:`~cfcore.standardise.estimate.standardise`.
         level: How surely a right generator is not refuted.
     """
-    check_fraction(level, "level")
+    checks.check_fraction(level, "level")
     if predictions.draws or predictions.weight is not None:
         raise InputError("predictions on Monte Carlo draws, or with weights, cannot be checked")
     rows, worlds = observed_rows(predictions), _worlds(predictions)
     known = rows if observed is None else _same_columns(observed, rows)
-    how = {
-        "follows": _followers(predictions, graph, follows),
-        "numbers": _numbers(graph, rows, known),
-    }
+    how = {"follows": _followers(predictions, graph, follows)}
+    how["numbers"] = _numbers(graph, rows, known)
     pool = target = Pool.from_frame(rows, list(worlds), **how)
     if observed is not None:
         pool = Pool.from_frame(known, list(worlds), **how)
@@ -153,13 +148,11 @@ def _drawn_metrics(predictions: Predictions, names: Iterable[str]) -> dict[str, 
     return found
 
 
-def observed_rows(predictions: Predictions) -> "pd.DataFrame":
+def observed_rows(predictions: Predictions) -> pd.DataFrame:
     """What was observed of the rows of predictions: ``logit``, parents, ``y``, ``patient``.
 
     A parent that is the label itself is left out.
     """
-    import pandas as pd
-
     for name in predictions.parents:
         if name in ("logit", "y", "patient"):
             raise InputError(f"a parent is called {name!r}, which has a meaning of its own")
@@ -196,22 +189,19 @@ def _worlds(predictions: Predictions) -> dict[str, np.ndarray]:
     return {name: _plain(values.numpy()) for name, values in predictions.grid.items()}
 
 
-def _numbers(graph: CausalGraph | None, *tables: "pd.DataFrame") -> set[str]:
+def _numbers(graph: CausalGraph | None, *tables: pd.DataFrame) -> set[str]:
     """Which columns are numbers: as the graph says, or with many values in one of the tables."""
-    found = set()
-    for name in tables[0].columns.difference(["logit", "patient", "y"]):
-        if graph is not None and name in graph:
-            number = graph[name].kind == "continuous"
-        else:
-            number = any(is_number(table[name].to_numpy()) for table in tables)
-        found |= {name} if number else set()
-    return found
+    names = tables[0].columns.difference(["logit", "patient", "y"])
+    known = [name for name in names if graph is not None and name in graph]
+    found = {name for name in known if graph[name].kind == "continuous"}
+    many = (n for n in names if any(is_number(table[n].to_numpy()) for table in tables))
+    return found | (set(many) - set(known))
 
 
 def _check_codes(pool: Pool, target: Pool) -> None:
     """Refuse categories that are coded otherwise in the two tables."""
-    for name, values in {**target.attributes, **target.held}.items():
-        own = {**pool.attributes, **pool.held}[name]
+    for name, values in target.columns.items():
+        own = pool.columns[name]
         if name not in pool.numbers and np.isin(values, own).mean() < 0.5:
             mine, theirs = (", ".join(map(str, np.unique(v)[:5])) for v in (values, own))
             problem = f"is {mine} in the predictions and {theirs} among the observed"
@@ -226,12 +216,10 @@ def _followers(
     if follows is None and predictions.provenance.get("effect") == "total":
         if graph is None or (label is not None and label not in graph):
             what = "a graph that has the label" if graph is not None else "the graph"
-            raise InputError(
-                f"these are total effects: pass {what}, or what follows the attributes"
-            )
-        later = {name for each in predictions.grid for name in graph.descendants(each)}
-        aside = (*predictions.grid, label)
-        follows = [n for n in predictions.parents if n in later and n not in aside]
+            problem = f"these are total effects: pass {what}, or what follows the attributes"
+            raise InputError(problem)
+        later = set(graph.descendants(*predictions.grid)) - {*predictions.grid, label}
+        follows = [name for name in predictions.parents if name in later]
     for name in follows or ():
         if graph is not None and name in graph and label in graph.descendants(name):
             problem = f"the label {label} follows {name}, which follows what worlds set"
@@ -239,7 +227,7 @@ def _followers(
     return follows or ()
 
 
-def _same_columns(observed: "pd.DataFrame", rows: "pd.DataFrame") -> "pd.DataFrame":
+def _same_columns(observed: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """The columns of the predictions' own rows, whatever else the table has, checked."""
     wanted = [name for name in rows if name != "patient"]
     for name in wanted:
@@ -250,10 +238,10 @@ def _same_columns(observed: "pd.DataFrame", rows: "pd.DataFrame") -> "pd.DataFra
             raise InputError("holds text, not numbers as the predictions do", column=name)
     known = observed[wanted].reset_index(drop=True).apply(lambda each: _plain(each.to_numpy()))
     logit = torch.tensor(observed["logit"].to_numpy(float))
-    check_logits(logit, "logit")
-    warn_of_probabilities(logit, name="logit of the observed")
+    checks.check_logits(logit, "logit")
+    checks.warn_of_probabilities(logit, name="logit of the observed")
     if "y" in known:
-        check_labels(torch.tensor(known["y"].to_numpy()))
+        checks.check_labels(torch.tensor(known["y"].to_numpy()))
     others = [f"observed {number}" for number in range(len(observed))]
     known["logit"] = logit.numpy()
     return known.assign(patient=observed["patient"].to_numpy() if "patient" in observed else others)
@@ -268,7 +256,7 @@ def compare_worlds(
     level: float = 0.95,
     replicates: int = 2000,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """The cells of a :class:`Check`.
 
     Args:
@@ -277,7 +265,6 @@ def compare_worlds(
         rows: The population and the observed patients.
         worlds, level, replicates: As for :func:`cfcore.check_generator`.
     """
-    import pandas as pd
     from scipy import special
 
     frames, moved, drawn = [], [], drawn[:, :, None]

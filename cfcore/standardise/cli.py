@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cfcore.checks import InputError, check_labels, check_probabilities, warn_of_probabilities
+from cfcore.checks import InputError, check_labels, check_probabilities, refuse_rows
 from cfcore.files import write_atomically
 from cfcore.report.cli import refuse_input
 
@@ -110,13 +110,9 @@ def _rows(path: Path, like: "Predictions", graph: "CausalGraph | None") -> "pd.D
     with cells.blame():
         if score == "p":
             check_probabilities(values, "p")
-            certain = (values == 0) | (values == 1)
-            if certain.any():
-                row = int(certain.int().argmax())
-                raise InputError("a probability of 0 or 1 has no logit", column="p", row=row)
+            certain = (frame["p"] == 0) | (frame["p"] == 1)
+            refuse_rows(certain, "a probability of 0 or 1 has no logit", "p")
             frame = frame.drop(columns="p").assign(logit=values.logit().numpy())
-        else:
-            warn_of_probabilities(values, name=f"{path}, column logit")
         if like.y is not None:
             check_labels(torch.from_numpy(frame["y"].to_numpy(copy=True)))
     who = read_patients(cells)[1]
@@ -135,9 +131,7 @@ def _numbers_of(cells: "Cells", name: str, graph: "CausalGraph | None") -> "np.n
             found = as_codes(cells.frame[name].tolist(), name, graph).astype(float)
         else:
             found = cells.numbers(name)
-        missing = ~np.isfinite(found)
-        if missing.any():
-            raise InputError("the value is missing", column=name, row=int(missing.argmax()))
+        refuse_rows(~np.isfinite(found), "the value is missing", name)
     return found
 
 

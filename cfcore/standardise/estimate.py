@@ -3,15 +3,13 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
+import pandas as pd
 
-from cfcore.checks import InputError, check_count
+from cfcore.checks import InputError, check_count, refuse_rows
 from cfcore.extras import needs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _FEW_VALUES, _MANY_VALUES = 12, 50
 _KNOTS = 4
@@ -43,30 +41,37 @@ class Pool:
     numbers: Collection[str] | None = None
 
     def __post_init__(self) -> None:
-        import pandas as pd
-
-        for name, values in {**self.attributes, **self.held}.items():
+        for name, values in self.columns.items():
             if values.shape != (len(self),):
                 raise InputError(f"has {len(values)} values, not {len(self)}", column=name)
-            if (missing := pd.isna(values)).any():
-                raise InputError("the value is missing", column=name, row=int(missing.argmax()))
+            refuse_rows(pd.isna(values), "the value is missing", name)
         if not self.held:
             object.__setattr__(self, "held", {"everyone": np.zeros(len(self))})
         if self.numbers is None:
-            known = {**self.attributes, **self.held}
-            numbers = frozenset(name for name, values in known.items() if is_number(values))
+            numbers = frozenset(n for n, values in self.columns.items() if is_number(values))
             object.__setattr__(self, "numbers", numbers)
-        for name, values in {**self.attributes, **self.held}.items():
+        for name, values in self.columns.items():
             if name not in self.numbers and (count := len(np.unique(values))) > _MANY_VALUES:
                 raise InputError(f"has {count} values, too many for a category", column=name)
 
     def __len__(self) -> int:
         return len(self.patient)
 
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """What worlds set, and what is held."""
+        return {**self.attributes, **self.held}
+
+    def take(self, rows: np.ndarray) -> "Pool":
+        """Some of the rows."""
+        parts = (self.attributes, self.held)
+        own = ({name: values[rows] for name, values in part.items()} for part in parts)
+        return Pool(*own, self.patient[rows], self.numbers)
+
     @classmethod
     def from_frame(
         cls,
-        frame: "pd.DataFrame",
+        frame: pd.DataFrame,
         attributes: Sequence[str],
         *,
         follows: Collection[str] = (),
@@ -78,10 +83,10 @@ class Pool:
                 raise InputError(f"there is no column {name} (found: {', '.join(frame)})")
         others = frame.columns.difference([*attributes, *follows, "logit", "patient"], sort=False)
         held = {name: frame[name].to_numpy() for name in others}
-        rows = np.array([f"row {i}" for i in range(len(frame))])
-        if "patient" in frame and (missing := frame["patient"].isna().to_numpy()).any():
-            raise InputError("the value is missing", column="patient", row=int(missing.argmax()))
-        patient = frame["patient"].to_numpy().astype(str) if "patient" in frame else rows
+        patient = np.array([f"row {i}" for i in range(len(frame))])
+        if "patient" in frame:
+            refuse_rows(frame["patient"].isna(), "the value is missing", "patient")
+            patient = frame["patient"].to_numpy().astype(str)
         return cls({n: frame[n].to_numpy() for n in attributes}, held, patient, numbers)
 
 
@@ -198,23 +203,17 @@ class Standardised:
         """Each label, which rows of the population have it, and the same for these alone."""
         labels = np.unique(population.held["y"]) if "y" in population.held else [None]
         for label in labels:
-            pair = (population, observed)
-            if label is None:
-                here, there = (np.full(len(each), True) for each in pair)
-            else:
-                here, there = (each.held["y"] == label for each in pair)
-            yield label, here, self._among(here, there)
-
-    def _among(self, here: np.ndarray, there: np.ndarray) -> "Standardised":
-        own = {
-            name: getattr(self, name)[there]
-            for name in ("values", "residual", "variance", "weight")
-        }
-        own |= {name: getattr(self, name)[here] for name in ("outcome", "counts")}
-        for name in ("overlap", "patient"):
-            mine, theirs = getattr(self, name)
-            own[name] = mine[here], theirs[there]
-        return replace(self, **own)
+            here, there = (
+                np.full(len(each), True) if label is None else each.held["y"] == label
+                for each in (population, observed)
+            )
+            names = ("values", "residual", "variance", "weight")
+            own = {name: getattr(self, name)[there] for name in names}
+            own |= {name: getattr(self, name)[here] for name in ("outcome", "counts")}
+            for name in ("overlap", "patient"):
+                mine, theirs = getattr(self, name)
+                own[name] = mine[here], theirs[there]
+            yield label, here, replace(self, **own)
 
     def only(self, function: int) -> "Standardised":
         """One of the functions, which is then the only one."""
@@ -327,14 +326,13 @@ def _near(pool: Pool, worlds: Arrays, width: Mapping[str, float]) -> np.ndarray:
             raise InputError(f"the width {half} is of no number that worlds set", column=name)
     inside = np.ones((len(pool), 1), bool)
     for name, values in worlds.items():
-        own = pool.attributes[name][:, None]
+        own, known = pool.attributes[name][:, None], np.unique(values)
         if name not in pool.numbers:
             inside = inside & (own == values)
             continue
-        known = np.unique(values)
         if name not in width and len(known) < 2:
             raise InputError("all worlds set the same value: say the width", column=name)
-        half = width[name] if name in width else np.diff(known).min() / 2
+        half = width.get(name) or np.diff(known).min() / 2
         inside = inside & (np.abs(own - values) <= half)
     return inside
 
@@ -388,15 +386,10 @@ class Features:
         return (self._raw(columns, rows) - self.mean) / self.scale
 
 
-def some(columns: Arrays, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The same columns for some of the rows."""
-    return {name: values[rows] for name, values in columns.items()}
-
-
 def _outcome(pool: Pool, values: np.ndarray, learn: np.ndarray) -> Callable:
     from sklearn.linear_model import RidgeCV
 
-    known = some({**pool.attributes, **pool.held}, learn)
+    known = pool.take(learn).columns
     features = Features(known, pool.numbers)
     model = RidgeCV(PENALTIES, alpha_per_target=True).fit(features(known), values[learn])
 
@@ -411,7 +404,7 @@ def _variance(pool: Pool, residual: np.ndarray) -> np.ndarray:
     """Squares of residuals as rows like each have them, at least a quarter of what all have."""
     from sklearn.linear_model import RidgeCV
 
-    known, square = {**pool.attributes, **pool.held}, residual**2
+    known, square = pool.columns, residual**2
     features = Features(known, pool.numbers, pairs=False)(known)
     found = RidgeCV(PENALTIES, alpha_per_target=True).fit(features, square).predict(features)
     return np.maximum(found.reshape(square.shape), square.mean(axis=0) / 4)
@@ -421,18 +414,17 @@ def _frequency(pool: Pool, inside: np.ndarray, learn: np.ndarray) -> Callable:
     """How often rows are near each world given what they hold, over how often all are."""
     from sklearn.linear_model import LogisticRegression
 
-    known = some(pool.held, learn)
+    known = pool.take(learn).held
     features = Features(known, pool.numbers)
     given, models = features(known), []
     for near in inside[learn].T:
         model = LogisticRegression(solver="newton-cholesky")
-        models.append(model.fit(given, near) if len(np.unique(near)) > 1 else None)
+        models.append((near.mean(), model.fit(given, near) if 0 < near.mean() < 1 else None))
 
     def frequency(held: Arrays, rows: np.ndarray) -> np.ndarray:
-        x, overall = features(held, rows), np.maximum(inside[learn].mean(axis=0), 1e-300)
-        found = [np.ones(len(x)) if m is None else m.predict_proba(x)[:, 1] for m in models]
-        always = np.array([m is None for m in models])
-        return np.stack(found, axis=1) / np.where(always, 1.0, overall)
+        x = features(held, rows)
+        found = [m.predict_proba(x)[:, 1] / n if m else np.ones(len(x)) for n, m in models]
+        return np.stack(found, axis=1)
 
     return frequency
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from cfcore.checks import InputError, check_alphas, check_count, check_fraction
 from cfcore.standardise.bounds import Ends, flip_bounds, tail_bounds, variance_bounds
@@ -14,12 +15,8 @@ from cfcore.standardise.estimate import (
     Standardised,
     folds_of,
     on_one_core,
-    some,
     standardise,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEAST = 50
 """Patients near a world, in number and in effect, below which nothing is said of it."""
@@ -165,7 +162,7 @@ def metric_bounds(
     replicates: int = 200,
     seed: int = 0,
     **how: object,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Between which ends the metrics lie that join several worlds of a patient.
 
     Laws are standardised over what is held, within each label, so they rest on no more than
@@ -187,8 +184,6 @@ def metric_bounds(
         A frame ``metric, low, high, low_limit, high_limit``. Of ``S_var_NAME``, the part that is
         due to one attribute, the lower end is the variance of the mean score along it.
     """
-    import pandas as pd
-
     check_fraction(threshold, "threshold")
     check_count(replicates, "replicates", least=2)
     if (target is None) != (target_logit is None):
@@ -219,8 +214,7 @@ def metric_bounds(
             if end == "low":  # no metric is negative, though a product of two halves may be
                 own |= {name: max(own[name], 0.0) for name in ("low", "low_limit")}
         rows.append(own)
-    columns = ["metric", "low", "high", "low_limit", "high_limit"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["metric", "low", "high", "low_limit", "high_limit"])
 
 
 def _joint(
@@ -260,9 +254,6 @@ def variance_of_means(
     how = {"target": pool, "seed": seed} | how
     halves = []
     for _, rows in folds_of(pool.patient, 2, seed):
-        half = Pool(
-            some(pool.attributes, rows), some(pool.held, rows), pool.patient[rows], pool.numbers
-        )
-        expected = standardise(score[rows, None], half, worlds, **how).outcome[:, :, 0]
+        expected = standardise(score[rows, None], pool.take(rows), worlds, **how).outcome[:, :, 0]
         halves.append(expected - (expected @ q)[:, None])
     return float((halves[0] * halves[1] @ q).mean())

@@ -7,26 +7,16 @@ and it is all that is needed for a whole table of predictions.
 """
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 
 from cfcore.checks import InputError
 from cfcore.interventions import Grid
 from cfcore.predictions import Predictions
-from cfcore.standardise.estimate import (
-    PENALTIES,
-    Arrays,
-    Features,
-    Pool,
-    folds_of,
-    on_one_core,
-    some,
-)
-
-if TYPE_CHECKING:
-    import pandas as pd
+from cfcore.standardise.estimate import PENALTIES, Arrays, Features, Pool, folds_of, on_one_core
 
 _PLACES = np.linspace(0.02, 0.98, 25)
 
@@ -36,10 +26,10 @@ _Move = Callable[[np.ndarray, Arrays, Arrays], np.ndarray]
 
 @on_one_core
 def transport(
-    rows: "pd.DataFrame",
+    rows: pd.DataFrame,
     grid: Grid,
     *,
-    observed: "pd.DataFrame | None" = None,
+    observed: pd.DataFrame | None = None,
     how: Literal["location-scale", "quantiles"] = "location-scale",
     follows: Collection[str] = (),
     numbers: Collection[str] | None = None,
@@ -71,7 +61,7 @@ def transport(
     for name in ("logit", *({} if observed is None else pool.held)):
         if any(name not in frame for frame in (rows, *([] if observed is None else [observed]))):
             raise InputError(f"there is no column {name}")
-    for name, values in {**pool.attributes, **pool.held}.items():
+    for name, values in pool.columns.items():
         if values.dtype.kind not in "fiub":
             raise InputError("holds text: use codes of categories", column=name)
     logit = rows["logit"].to_numpy(float)
@@ -83,13 +73,12 @@ def transport(
         learn = observed["logit"].to_numpy(float), np.arange(len(other)), np.arange(len(pool))
         parts = [(other, *learn)]
     for known, scores, learn, apply in parts:
-        seen = some({**known.attributes, **known.held}, learn)
-        move = learned[how](scores[learn], seen, pool.numbers)
-        own, held = some({**pool.attributes, **pool.held}, apply), some(pool.held, apply)
+        move = learned[how](scores[learn], known.take(learn).columns, pool.numbers)
+        own = pool.take(apply)
         for k in range(len(grid)):
             there = {name: np.full(len(apply), values[k]) for name, values in worlds.items()}
-            moved[apply, k] = move(logit[apply], own, {**there, **held})
-    parents = {name: rows[name].to_numpy() for name in {**pool.attributes, **pool.held}}
+            moved[apply, k] = move(logit[apply], own.columns, {**there, **own.held})
+    parents = {name: rows[name].to_numpy() for name in pool.columns}
     y = torch.tensor(parents.pop("y")) if "y" in parents else None
     effect = "total" if follows else "direct"
     facts = {"generator": f"transport of scores ({how})", "effect": effect}
