@@ -86,8 +86,7 @@ def check_scores(
         checks.check_labels(y)
         y = y.to(obs.device)
     if weight is not None:
-        what = "a weight: finite and not negative"
-        checks.check_range(weight, "weight", 0, math.inf, what)
+        checks.check_range(weight, "weight", 0, math.inf, "a weight: finite and not negative")
         if not weight.any():
             raise InputError("all weights are zero", column="weight")
         weight = weight.to(obs.device)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 import numpy as np
+import pandas as pd
 
 from cfcore.checks import InputError, Numbers, as_array
 
@@ -143,11 +144,6 @@ class CausalGraph(Mapping[str, Variable]):
         return f"CausalGraph({'; '.join(arrows)})"
 
     @property
-    def order(self) -> tuple[str, ...]:
-        """The names in topological order."""
-        return tuple(self._variables)
-
-    @property
     def roots(self) -> tuple[str, ...]:
         """The names of the variables without parents."""
         return tuple(name for name in self if not self._parents[name])
@@ -216,8 +212,6 @@ def as_codes(values: Numbers, name: str, graph: CausalGraph | None) -> np.ndarra
         >>> as_codes(["Lyon", None], "site", CausalGraph([site]))
         array([ 1., nan])
     """
-    import pandas as pd
-
     variable = graph[name] if graph is not None and name in graph else None
     discrete = variable is not None and variable.kind != "continuous"
     codes = np.asarray(values)

@@ -1,6 +1,6 @@
 """What users pass: arrays, or a frame with a column for each; one label, or several by name."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -155,15 +155,3 @@ def column(frame: "pd.DataFrame", given: Aside) -> Sequence[object] | None:
         found = ", ".join(map(str, frame.columns[:8]))
         raise InputError(f"there is no column {given} (found: {found})")
     return frame[given].to_numpy()
-
-
-def joined(found: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
-    """Frames of several labels as one, with a column ``label``; one without a name as it is."""
-    import pandas as pd
-
-    if list(found) == [""]:
-        return found[""]
-    frame = pd.concat([one.assign(label=name) for name, one in found.items()], ignore_index=True)
-    doubtful = {name for one in found.values() for name in one.attrs.get("doubtful", ())}
-    frame.attrs["doubtful"] = sorted(doubtful)
-    return frame[["label", *frame.columns.drop("label")]]

@@ -15,7 +15,8 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from cfcore.checks import InputError, Numbers, as_tensor, check_labels, check_range, shown
+from cfcore import checks
+from cfcore.checks import InputError, Numbers, as_tensor, refuse_rows, shown
 from cfcore.extras import needs
 from cfcore.graph import CausalGraph, as_codes
 
@@ -97,15 +98,15 @@ class Patients:
             if found != count:
                 raise InputError(f"has {found} rows, but {first} has {count}", column=name)
         for name, y in self.labels.items():
-            check_labels(y.nan_to_num(0), name)
+            checks.check_labels(y.nan_to_num(0), name)
             _check_agreement(y, self.parents.get(name, y), name)
         self.patient = [str(name) for name in (range(count) if patient is None else patient)]
         self.weight = None if weight is None else as_tensor(weight, "weight", axes=1).double()
         if weight is not None:
-            check_range(self.weight, "weight", 0, np.inf, "a weight: finite and not negative")
+            what = "a weight: finite and not negative"
+            checks.check_range(self.weight, "weight", 0, np.inf, what)
         if not isinstance(columns, pd.DataFrame):
-            columns = {name: list(values) for name, values in columns.items()}
-            columns = pd.DataFrame(columns, index=range(count))
+            columns = pd.DataFrame({n: list(v) for n, v in columns.items()}, index=range(count))
         self.columns = columns.reset_index(drop=True)
 
     @classmethod
@@ -147,8 +148,7 @@ class Patients:
             if name not in frame:
                 raise InputError(f"{place} has no column {name!r}, but {list(frame)}")
         for name in names:
-            if frame[name].isna().any():
-                raise InputError("is missing", column=name, row=int(frame[name].isna().argmax()))
+            refuse_rows(frame[name].isna(), "is missing", name)
         root = Path(root or (path.parent if path else "."))
         if root.suffix == ".npz":
             source = _archived(root, frame[image], size)
@@ -311,10 +311,9 @@ class Files:
 
     def fingerprint(self, rows: np.ndarray) -> str:
         """A hash of names, sizes and modification times of the files and of the target size."""
-        found = [(path, Path(path).stat()) for path in (self.paths[row] for row in rows)]
-        lines = [
-            f"{Path(path).name}\0{status.st_size}\0{status.st_mtime_ns}\n" for path, status in found
-        ]
+        files = [Path(self.paths[row]) for row in rows]
+        stats = [(file.name, file.stat()) for file in files]
+        lines = [f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n" for name, stat in stats]
         return hashlib.sha256("".join((repr(self.size), *lines)).encode()).hexdigest()
 
 

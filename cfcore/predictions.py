@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -22,7 +23,6 @@ from cfcore.metrics.summary import Scores
 from cfcore.resampling import Sampled, bootstrap_all, check_same, compare_all
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 _FORMAT = 2
@@ -119,7 +119,7 @@ class Predictions:
         """Every metric, as :func:`cfcore.evaluate` gives them, with losses exact from logits."""
         return evaluate_all({"": self.scores}, asked)[""]
 
-    def bootstrap(self, *, by: Aside = None, **asked: Unpack[Sampled]) -> "pd.DataFrame":
+    def bootstrap(self, *, by: Aside = None, **asked: Unpack[Sampled]) -> pd.DataFrame:
         """Every metric with an interval, as :func:`cfcore.bootstrap` gives them.
 
         Args:
@@ -133,7 +133,7 @@ class Predictions:
             by = self.parents[by].tolist()
         return bootstrap_all({"": self.scores}, asked, by)
 
-    def compare(self, other: "Predictions", **asked: Unpack[Sampled]) -> "pd.DataFrame":
+    def compare(self, other: "Predictions", **asked: Unpack[Sampled]) -> pd.DataFrame:
         """The other predictor's metrics minus these, as :func:`cfcore.compare` gives them."""
         return compare_all({"": self.scores}, {"": other.scores}, asked)
 
@@ -187,22 +187,17 @@ class Predictions:
         """How far the worlds of a patient are apart; see :mod:`cfcore.report.plots`."""
         return import_module("cfcore.report.plots").plot_spread(self, **how)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """A row for each image: ``logit_obs``, ``logit_cf_0``, ..., ``y``, parents, patient."""
-        import pandas as pd
-
-        named = self._tensors() | {"patient": self.patient}
-        frame = {n: v for n, v in named.items() if v is not None and n not in ("q", "logit_cf")}
-        frame = {
-            n.removeprefix("parents."): v for n, v in frame.items() if not n.startswith("grid.")
-        }
-        worlds = {f"logit_cf_{k}": v for k, v in enumerate(self.logit_cf.unbind(dim=1))}
-        return pd.DataFrame({name: np.asarray(v) for name, v in (frame | worlds).items()})
+        named = {name: getattr(self, name) for name in (*_LOGITS, *_ROWS) if name != "logit_cf"}
+        named |= {**self.parents, "patient": self.patient}
+        named |= {f"logit_cf_{k}": v for k, v in enumerate(self.logit_cf.unbind(dim=1))}
+        return pd.DataFrame({n: np.asarray(v) for n, v in named.items() if v is not None})
 
     @classmethod
     def from_frame(
         cls,
-        frame: "pd.DataFrame",
+        frame: pd.DataFrame,
         grid: Mapping[str, Numbers],
         *,
         q: Numbers | None = None,

@@ -9,22 +9,21 @@ without sorting again; only Kendall's coefficient is recomputed from nothing.
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from cfcore.checks import InputError, Numbers, UndefinedMetricWarning, check_count, check_fraction
+from cfcore import checks
+from cfcore.checks import InputError, Numbers, UndefinedMetricWarning
 from cfcore.evaluation import Asked, Ids, as_numbers, check_options, check_parts, check_patients
-from cfcore.inputs import Aside, Given, gather, joined
+from cfcore.inputs import Aside, gather
 from cfcore.intervals import Rule, interval, rule
 from cfcore.metrics.calibration import bin_errors, bin_index
 from cfcore.metrics.ranking import Groups, kendall, tie_groups
 from cfcore.metrics.summary import Options, Scores, blocks, ranked, reduce
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _Weight = Tensor | None
 _CHUNK = 50  # replicates at a time
@@ -76,9 +75,9 @@ def check_resampling(
     """Check how patients are to be resampled; without identifiers every row is a patient."""
     identifiers = np.arange(rows) if patient is None else check_patients(patient, rows)
     known, code = np.unique(identifiers, return_inverse=True)
-    check_fraction(level, "level")
-    check_count(replicates, "replicates", least=2)
-    few = min(check_count(rank_replicates, "rank_replicates", least=0), replicates)
+    checks.check_fraction(level, "level")
+    checks.check_count(replicates, "replicates", least=2)
+    few = min(checks.check_count(rank_replicates, "rank_replicates", least=0), replicates)
     if len(known) < 2:
         text = "intervals undefined (NaN): they need two patients or more"
         warnings.warn(text, UndefinedMetricWarning, stacklevel=3)
@@ -151,10 +150,8 @@ def _orders(
 
 def _frame(
     values: Mapping[str, np.ndarray], rule: Callable[[str], Rule], sampling: Resampling
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """A row for each metric: the estimate and its interval."""
-    import pandas as pd
-
     ends = {n: interval(v, rule=rule(n), level=sampling.level) for n, v in values.items()}
     rows = [(name, values[name][0], *pair) for name, pair in ends.items()]
     frame = pd.DataFrame(rows, columns=["metric", "estimate", "low", "high"])
@@ -165,7 +162,7 @@ def _frame(
 
 def bootstrap_scores(
     scores: Scores, options: Options, sampling: Resampling, by: Sequence[object] | None = None
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Estimates and intervals of checked scores; see :func:`cfcore.bootstrap`."""
     if by is None:
         return _frame(replicate(scores, options, sampling), rule, sampling)
@@ -181,35 +178,29 @@ def bootstrap_scores(
 
 def check_groups(by: Sequence[object], rows: int, name: str = "by") -> dict[str, Tensor]:
     """The rows of each group, by its name; in the order of categories, if they have one."""
-    import pandas as pd
-
     if len(by) != rows:
         raise InputError(f"has {len(by)} rows, not {rows}", column=name)
     given = by if isinstance(by, pd.Categorical) else pd.Categorical(list(by))
-    if given.isna().any():
-        raise InputError("the group is missing", column=name, row=int(given.isna().argmax()))
+    checks.refuse_rows(given.isna(), "the group is missing", name)
     given = given.remove_unused_categories()
-    codes, found = given.codes, given.categories
+    found = given.categories
     if len(set(map(str, found))) < len(found):
         raise InputError("two groups look the same, such as 1 and '1'", column=name)
     if not 2 <= len(found) <= _GROUPS:
         advice = "group by something that differs" if len(found) < 2 else "cut it into bands first"
         raise InputError(f"there are {len(found)} groups: {advice}", column=name)
-    return {
-        str(group): torch.from_numpy(np.flatnonzero(codes == i)) for i, group in enumerate(found)
-    }
+    own = (np.flatnonzero(given.codes == code) for code in range(len(found)))
+    return dict(zip(map(str, found), map(torch.from_numpy, own), strict=True))
 
 
 def _with_gaps(
-    frames: Sequence["pd.DataFrame"], values: Mapping[str, Mapping], sampling: Resampling
-) -> "pd.DataFrame":
+    frames: Sequence[pd.DataFrame], values: Mapping[str, Mapping], sampling: Resampling
+) -> pd.DataFrame:
     """Groups below each other, then the gap of each metric: its worst group minus its best.
 
     Which groups these are is found on the same patients, so the gap of two groups that do not
     differ is somewhat too large.
     """
-    import pandas as pd
-
     gaps, ends = {}, {}
     for metric in frames[0].metric:
         known = [group for group in values if not np.isnan(values[group][metric][0])]
@@ -227,7 +218,7 @@ def _with_gaps(
 
 def mean_intervals(
     parts: Mapping[object, Tensor], sampling: Resampling, weight: _Weight = None
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Means over rows of some numbers, each of shape (N,), with intervals.
 
     Args:
@@ -248,7 +239,17 @@ def mean_intervals(
     return _frame(values, lambda _: Rule(), sampling).rename(columns={"metric": "name"})
 
 
-def bootstrap_all(scores: Mapping[str, Scores], asked: Sampled, by: Aside = None) -> "pd.DataFrame":
+def joined(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Frames of several labels as one, with a column ``label``; one without a name as it is."""
+    if list(found) == [""]:
+        return found[""]
+    frame = pd.concat([one.assign(label=name) for name, one in found.items()], ignore_index=True)
+    doubtful = {name for one in found.values() for name in one.attrs.get("doubtful", ())}
+    frame.attrs["doubtful"] = sorted(doubtful)
+    return frame[["label", *frame.columns.drop("label")]]
+
+
+def bootstrap_all(scores: Mapping[str, Scores], asked: Sampled, by: Aside = None) -> pd.DataFrame:
     """Estimates and intervals of the checked scores of each label; see :func:`cfcore.bootstrap`."""
     options, sampling = prepare(scores, asked)
     return joined({n: bootstrap_scores(one, options, sampling, by) for n, one in scores.items()})
@@ -256,7 +257,7 @@ def bootstrap_all(scores: Mapping[str, Scores], asked: Sampled, by: Aside = None
 
 def compare_all(
     first: Mapping[str, Scores], second: Mapping[str, Scores], asked: Sampled
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Differences of two predictors, label by label; see :func:`cfcore.compare`."""
     if first.keys() != second.keys():
         names = ", ".join(first), ", ".join(second)
@@ -278,7 +279,7 @@ def prepare(scores: Mapping[str, Scores], asked: Sampled) -> tuple[Options, Resa
 
 def _differences(
     first: Scores, second: Scores, options: Options, sampling: Resampling
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Each metric of two predictors, and the second minus the first."""
     ours, theirs = (replicate(scores, options, sampling) for scores in (first, second))
     change = {name: theirs[name] - values for name, values in ours.items()}
@@ -289,7 +290,7 @@ def _differences(
 
 
 def bootstrap(
-    p_obs: "Numbers | pd.DataFrame",
+    p_obs: Numbers | pd.DataFrame,
     p_cf: Numbers | None = None,
     y: Numbers | None = None,
     *,
@@ -299,7 +300,7 @@ def bootstrap(
     by: Aside = None,
     patient: Ids | str | None = None,
     **asked: Unpack[Sampled],
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Every metric with an interval, by resampling patients.
 
     The intervals say how much the numbers would change with other patients from the same
@@ -336,15 +337,15 @@ def bootstrap(
 
 
 def compare(
-    first: "tuple[Numbers, Numbers] | pd.DataFrame",
-    second: "tuple[Numbers, Numbers] | pd.DataFrame",
+    first: tuple[Numbers, Numbers] | pd.DataFrame,
+    second: tuple[Numbers, Numbers] | pd.DataFrame,
     y: Numbers | None = None,
     *,
     q: Numbers | None = None,
     weight: Aside = None,
     patient: Ids | str | None = None,
     **asked: Unpack[Sampled],
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Two predictors on the same patients: how much larger is each metric of the second?
 
     Both are evaluated on the same resampled patients, so that what makes a patient difficult for
@@ -369,19 +370,14 @@ def compare(
         >>> frame[["estimate", "low", "high"]].abs().to_numpy().max().item()
         0.0
     """
-    aside = {"weight": weight, "patient": patient}
-    ours, theirs = _one_of_two("first", first, y, aside), _one_of_two("second", second, y, aside)
-    return compare_all(check_parts(ours, q), check_parts(theirs, q), asked)
-
-
-def _one_of_two(name: str, given: object, y: Numbers | None, aside: Mapping[str, Aside]) -> Given:
-    """One of two predictors, taken apart."""
-    if hasattr(given, "columns"):
-        return gather(given, None, y, **aside)
-    if not isinstance(given, tuple | list) or len(given) != 2 or np.isscalar(given[0]):
-        usage = "compare((p_obs, p_cf), (other_obs, other_cf), y)"
-        raise InputError(f"is not a pair of arrays; pass {usage}", column=name)
-    return gather(*given, y, **aside)
+    parts = []
+    for name, given in (("first", first), ("second", second)):
+        pair = (given, None) if hasattr(given, "columns") else given
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or np.isscalar(pair[0]):
+            usage = "compare((p_obs, p_cf), (other_obs, other_cf), y)"
+            raise InputError(f"is not a pair of arrays; pass {usage}", column=name)
+        parts.append(check_parts(gather(*pair, y, weight=weight, patient=patient), q))
+    return compare_all(*parts, asked)
 
 
 def check_same(first: Scores, second: Scores) -> None:

@@ -53,7 +53,7 @@ class ParentPredictors(nn.Module):
         >>> from cfcore.graph import Variable
         >>> age = Variable("age", "continuous", range=(20.0, 90.0))
         >>> graph = CausalGraph([age, Variable("ill", "binary")], {"ill": ["age"]})
-        >>> predictors = ParentPredictors(graph, graph.order, InferenceConfig())
+        >>> predictors = ParentPredictors(graph, tuple(graph), InferenceConfig())
         >>> predictors.later("age")
         ('ill',)
         >>> pa = {"age": torch.full((2,), torch.nan), "ill": torch.tensor([1.0, 0.0])}

@@ -179,8 +179,7 @@ def evaluate(
     import pandas as pd
 
     from cfcore.evaluation import evaluate_all
-    from cfcore.inputs import joined
-    from cfcore.resampling import bootstrap_all
+    from cfcore.resampling import bootstrap_all, joined
 
     refuse_input(json, file, asked.q)
     if replicates:

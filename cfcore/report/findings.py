@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -16,9 +17,6 @@ from cfcore.metrics.summary import Scores
 from cfcore.predictions import Predictions
 from cfcore.report.conclusions import RULES, conclude
 from cfcore.resampling import Resampling, Sampled
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SCHEMA = 1
 """The version of ``report.json``; it grows when a key changes its meaning or goes."""
@@ -35,7 +33,7 @@ _ASSUMED = (
 _SUBGROUP = ("R_orig", "R_IE", "ECE_orig", "S_var", "S_flip", "AUC_orig")
 
 
-def records(frame: "pd.DataFrame") -> list[dict[str, object]]:
+def records(frame: pd.DataFrame) -> list[dict[str, object]]:
     """Rows as JSON values: what is missing becomes None, a doubtful interval is said to be."""
     if "metric" in frame:
         frame = frame.assign(doubtful=frame.metric.isin(frame.attrs.get("doubtful", ())))

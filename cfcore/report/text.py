@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from cfcore.intervals import DAGGER, NOTE
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _OF_EITHER = {
     "Brier": "Brier score",
@@ -34,7 +32,7 @@ MEANINGS = {
 """What each metric says, in a few words."""
 
 
-def as_text(frame: "pd.DataFrame") -> str:
+def as_text(frame: pd.DataFrame) -> str:
     """A report as lines of text, one for each metric, with its interval and what it says.
 
     Args:
@@ -42,7 +40,6 @@ def as_text(frame: "pd.DataFrame") -> str:
             too seldom, ``frame.attrs["doubtful"]``, are marked, and a last line says so.
 
     Example:
-        >>> import pandas as pd
         >>> print(as_text(pd.DataFrame({"metric": ["R_CVaR_0.10"], "estimate": [0.25]})))
         R_CVaR_0.10         0.2500  risk in the worst 0.10 of interventions
     """
@@ -68,7 +65,7 @@ def as_text(frame: "pd.DataFrame") -> str:
     return "\n".join([*lines, NOTE] if doubtful else lines)
 
 
-def as_json(frame: "pd.DataFrame", resampling: Mapping[str, object] | None = None) -> str:
+def as_json(frame: pd.DataFrame, resampling: Mapping[str, object] | None = None) -> str:
     """A report as a JSON object; undefined metrics are null.
 
     Args:
@@ -77,7 +74,6 @@ def as_json(frame: "pd.DataFrame", resampling: Mapping[str, object] | None = Non
             that holds the two ends of each interval, or null.
 
     Example:
-        >>> import pandas as pd
         >>> as_json(pd.DataFrame({"metric": ["S_var", "S_rank"], "estimate": [0.25, None]}))
         '{\\n  "S_var": 0.25,\\n  "S_rank": null\\n}\\n'
     """

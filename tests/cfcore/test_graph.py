@@ -30,7 +30,7 @@ def test_every_variable_comes_after_its_parents(
     dag: tuple[list[Variable], dict[str, tuple[str, ...]]],
 ) -> None:
     variables, parents = dag
-    order = CausalGraph(variables, parents).order
+    order = tuple(CausalGraph(variables, parents))
 
     assert sorted(order) == sorted(v.name for v in variables)
     assert all(order.index(p) < order.index(child) for child in order for p in parents[child])
