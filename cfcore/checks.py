@@ -70,23 +70,17 @@ def as_array(values: Numbers, name: str) -> np.ndarray:
     except ValueError:
         raise InputError("is ragged: its rows differ in length", column=name) from None
     if array.dtype.kind == "O":
-        array = _from_objects(array, name)
+        objects, array = array, np.empty(array.shape)
+        for place, value in np.ndenumerate(objects):
+            try:
+                array[place] = float("text" if isinstance(value, str | bytes) else value)
+            except (TypeError, ValueError):
+                raise _misfit(f"{value!r} is not a number", name, place) from None
     if array.dtype.kind not in "biuf":
         raise InputError(f"must be real numbers, not {array.dtype}", column=name)
     if array.dtype.itemsize > 8 or (array.dtype.kind == "u" and array.dtype.itemsize > 1):
         array = array.astype(np.float64)
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="CW")
-
-
-def _from_objects(array: np.ndarray, name: str) -> np.ndarray:
-    """Objects as float64; the first that is not a number is named."""
-    numbers = np.empty(array.shape)
-    for place, value in np.ndenumerate(array):
-        try:
-            numbers[place] = float("text" if isinstance(value, str | bytes) else value)
-        except (TypeError, ValueError):
-            raise _misfit(f"{value!r} is not a number", name, place) from None
-    return numbers
 
 
 def _misfit(problem: str, name: str, place: Sequence[int]) -> InputError:

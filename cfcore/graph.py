@@ -114,9 +114,16 @@ class CausalGraph(Mapping[str, Variable]):
         variables, parents = list(variables), parents or {}
         names = [variable.name for variable in variables]
         _refuse(_faults_of_edges(names, parents))
-        given = dict(zip(names, variables, strict=True))
         self._parents = {name: tuple(parents.get(name, ())) for name in names}
-        self._variables = {name: given[name] for name in _topological(self._parents)}
+        try:
+            TopologicalSorter(self._parents).prepare()
+        except CycleError as error:
+            raise InputError(f"the graph has a cycle: {' -> '.join(error.args[1])}") from None
+        given, self._variables = dict(zip(names, variables, strict=True)), {}
+        while len(self._variables) < len(given):  # ties are broken by the order of the variables
+            free = (n for n in given if self._variables.keys() >= set(self._parents[n]))
+            name = next(n for n in free if n not in self._variables)
+            self._variables[name] = given[name]
 
     def __getitem__(self, name: str) -> Variable:
         if name not in self._variables:
@@ -273,15 +280,3 @@ def _refuse(faults: Iterable[str]) -> None:
     """Raise the first fault, if there is one."""
     for fault in faults:
         raise InputError(fault)
-
-
-def _topological(parents: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Kahn's order, with ties broken by the order of the keys."""
-    try:
-        TopologicalSorter(parents).prepare()
-    except CycleError as error:
-        raise InputError(f"the graph has a cycle: {' -> '.join(error.args[1])}") from None
-    order: list[str] = []
-    while len(order) < len(parents):
-        order.append(next(n for n in parents if n not in order and set(parents[n]) <= set(order)))
-    return order

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cfcore.checks import InputError, Numbers
+from cfcore.checks import InputError, Numbers, as_array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,8 @@ def _parts(
     p_obs: Numbers, p_cf: Numbers, y: Numbers | None, labels: Sequence[str] | None
 ) -> dict[str, _Scored]:
     """Scores by label: each column against all others, if there are several."""
-    obs, cf = (given if hasattr(given, "shape") else _array(given) for given in (p_obs, p_cf))
+    given = {"p_obs": p_obs, "p_cf": p_cf}.items()
+    obs, cf = (v if hasattr(v, "shape") else as_array(v, name) for name, v in given)
     if len(obs.shape) < 2 or len(cf.shape) < 3:  # what does not fit is said where it is checked
         return {"": (p_obs, p_cf, y)}
     names = [str(name) for name in (range(obs.shape[1]) if labels is None else labels)]
@@ -78,14 +79,6 @@ def _parts(
         name: (obs[:, i], cf[:, :, i], None if y is None else _one_label(y, i, name, names))
         for i, name in enumerate(names)
     }
-
-
-def _array(values: Numbers) -> np.ndarray:
-    """Lists as an array; one that has no shape as one without axes."""
-    try:
-        return np.asarray(values)
-    except ValueError:
-        return np.zeros(())
 
 
 def _one_label(y: Numbers, number: int, name: str, names: Sequence[str]) -> np.ndarray:

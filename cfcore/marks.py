@@ -102,8 +102,3 @@ def _show(_: object = None) -> None:
 
     words = " ".join(*marked(_announced).values())
     display({"text/plain": f"Made from real patients, not to be shared: {words}"}, raw=True)
-
-
-def announced(manifest: object) -> None:
-    """Announce what a manifest, or anything with marks in its text, says it was made of."""
-    announce(sources_in(str(manifest).encode()))

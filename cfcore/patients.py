@@ -99,7 +99,11 @@ class Patients:
                 raise InputError(f"has {found} rows, but {first} has {count}", column=name)
         for name, y in self.labels.items():
             checks.check_labels(y.nan_to_num(0), name)
-            _check_agreement(y, self.parents.get(name, y), name)
+            parent = self.parents.get(name, y)
+            for row in ((y != parent) & ~(y.isnan() & parent.isnan())).nonzero().flatten().tolist():
+                one, other = (shown(values[row].item()) for values in (y, parent))
+                problem = f"{one} as a label, but {other} as a parent"
+                raise InputError(problem, column=name, row=row)
         self.patient = [str(name) for name in (range(count) if patient is None else patient)]
         self.weight = None if weight is None else as_tensor(weight, "weight", axes=1).double()
         if weight is not None:
@@ -368,15 +372,6 @@ def as_images(pixels: np.ndarray | Tensor) -> Tensor:
     x = torch.as_tensor(pixels)
     x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
     return x.unsqueeze(1) if x.ndim == 3 else x
-
-
-def _check_agreement(y: Tensor, parent: Tensor, name: str) -> None:
-    """Refuse a label that differs from the parent of its name."""
-    differ = (y != parent) & ~(y.isnan() & parent.isnan())
-    if differ.any():
-        row = int(differ.nonzero()[0])
-        one, other = (shown(values[row].item()) for values in (y, parent))
-        raise InputError(f"{one} as a label, but {other} as a parent", column=name, row=row)
 
 
 def _archived(path: Path, image: pd.Series, size: int | None) -> Stored:

@@ -17,7 +17,7 @@ from cfcore.checks import InputError, Numbers
 from cfcore.evaluation import Asked, check_patients, check_scores, evaluate_all
 from cfcore.files import write_atomically
 from cfcore.inputs import Aside, gather
-from cfcore.marks import announced
+from cfcore.marks import announce, sources_in
 from cfcore.metrics.stability import flip_rate, mean_absolute_difference
 from cfcore.metrics.summary import Scores
 from cfcore.resampling import Sampled, bootstrap_all, check_same, compare_all
@@ -268,9 +268,17 @@ def save_all(predictions: Mapping[str, Predictions], path: str | Path) -> Path:
     if not predictions:
         raise InputError("there are no predictions to save: a file needs a predictor")
     first = next(iter(predictions.values()))
-    for name, other in predictions.items():
-        _check_same_worlds(first, other, name)
     tensors = first._tensors()
+    for name, other in predictions.items():
+        check_same(first.scores, other.scores)
+        theirs = other._tensors()
+        if tensors.keys() & set(_LOGITS) != theirs.keys() & set(_LOGITS):
+            raise InputError(f"{name!r} and the first are of different generators")
+        for key in sorted((tensors.keys() | theirs.keys()) - {*_LOGITS, "y"}):
+            pair = [given[key].nan_to_num(-1) for given in (tensors, theirs) if key in given]
+            if len(pair) < 2 or not torch.equal(*pair):
+                what = key.partition(".")[0]
+                raise InputError(f"{name!r} is on another {what} than the first", column=what)
     for name in tensors.keys() & set(_LOGITS):
         tensors[name] = torch.stack([getattr(p, name) for p in predictions.values()])
     header = {"format": _FORMAT, "patient": first.patient}
@@ -298,7 +306,7 @@ def load_all(path: str | Path) -> dict[str, Predictions]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         header = json.loads(metadata.get("cfcore-bundle") or metadata["cfcore"])
-        announced(header)
+        announce(sources_in(str(header).encode()))
         if checks.check_count(header["format"], "format") > _FORMAT:
             raise InputError("written by a newer version of cfcore")
         if "provenance" in header:  # format 1 had a form of its own for one predictor
@@ -319,16 +327,3 @@ def load_all(path: str | Path) -> dict[str, Predictions]:
         return found
     except (SafetensorError, KeyError, TypeError, ValueError, IndexError) as error:
         raise InputError(f"{path}: these are not predictions, or damaged: {error}") from None
-
-
-def _check_same_worlds(first: Predictions, other: Predictions, name: str) -> None:
-    """Refuse predictions about other patients, parents or worlds than the first."""
-    check_same(first.scores, other.scores)
-    ours, theirs = first._tensors(), other._tensors()
-    if ours.keys() & set(_LOGITS) != theirs.keys() & set(_LOGITS):
-        raise InputError(f"{name!r} and the first are of different generators")
-    for key in sorted((ours.keys() | theirs.keys()) - {*_LOGITS, "y"}):
-        pair = [given[key].nan_to_num(-1) for given in (ours, theirs) if key in given]
-        if len(pair) < 2 or not torch.equal(*pair):
-            what = key.partition(".")[0]
-            raise InputError(f"{name!r} is on another {what} than the first", column=what)

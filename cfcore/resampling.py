@@ -266,7 +266,15 @@ def compare_all(
         check_same(one, second[name])
     known = any(one.patient is not None for one in first.values())
     how = prepare(first if known else second, asked)
-    return joined({name: _differences(one, second[name], *how) for name, one in first.items()})
+    frames = {}
+    for name, one in first.items():
+        ours, theirs = (replicate(scores, *how) for scores in (one, second[name]))
+        change = {metric: theirs[metric] - values for metric, values in ours.items()}
+        frame = _frame(change, lambda metric: rule(metric).difference(), how[1])
+        frame.insert(1, "first", [values[0] for values in ours.values()])
+        frame.insert(2, "second", [values[0] for values in theirs.values()])
+        frames[name] = frame
+    return joined(frames)
 
 
 def prepare(scores: Mapping[str, Scores], asked: Sampled) -> tuple[Options, Resampling]:
@@ -275,18 +283,6 @@ def prepare(scores: Mapping[str, Scores], asked: Sampled) -> tuple[Options, Resa
     how = {name: value for name, value in asked.items() if name not in what}
     options, one = check_options(what, *scores.values()), next(iter(scores.values()))
     return options, check_resampling(len(one.obs), one.patient, **how)
-
-
-def _differences(
-    first: Scores, second: Scores, options: Options, sampling: Resampling
-) -> pd.DataFrame:
-    """Each metric of two predictors, and the second minus the first."""
-    ours, theirs = (replicate(scores, options, sampling) for scores in (first, second))
-    change = {name: theirs[name] - values for name, values in ours.items()}
-    frame = _frame(change, lambda name: rule(name).difference(), sampling)
-    frame.insert(1, "first", [values[0] for values in ours.values()])
-    frame.insert(2, "second", [values[0] for values in theirs.values()])
-    return frame
 
 
 def bootstrap(

@@ -78,7 +78,11 @@ class Shards:
         if folder is None:
             return
         path = folder / "job.json"
-        before, half = _read_job(path) if path.is_file() else ({}, False)
+        try:
+            note = json.loads(path.read_bytes()) if path.is_file() else {"job": {}, "half": False}
+            before, half = dict(note["job"]), bool(note["half"])
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{path}: the file is damaged; remove it to go on") from None
         changed = [name for name in job if before.get(name) != job[name]]
         if changed and path.is_file() and any(folder.glob("shard-*")):
             raise InputError(
@@ -132,12 +136,3 @@ class Shards:
         if self.folder is not None:
             sealed = {"logits": part.contiguous(), "seal": self._seal(part, images)}
             write_atomically(self.path(number), save(sealed, metadata=label(self.restricted)))
-
-
-def _read_job(path: Path) -> tuple[dict[str, str], bool]:
-    """The job that a folder belongs to, and whether any of it was in half precision."""
-    try:
-        note = json.loads(path.read_bytes())
-        return dict(note["job"]), bool(note["half"])
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path}: the file is damaged; remove it to go on") from None

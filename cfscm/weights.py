@@ -16,7 +16,7 @@ from torch import nn
 from cfcore import __version__
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
-from cfcore.marks import announced, label, sources_in
+from cfcore.marks import announce, label, sources_in
 
 Module = TypeVar("Module", bound=nn.Module)
 _Facts = Mapping[str, Any]
@@ -65,7 +65,7 @@ def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> 
 
     path = _weights_path(path)
     weights, manifest = path.read_bytes(), read_manifest(path)
-    announced(manifest)
+    announce(sources_in(str(manifest).encode()))
     for number in range(1, manifest.get("parts", 1)):
         weights += _part(path, number).read_bytes()
     if hashlib.sha256(weights).hexdigest() != manifest.get("sha256"):

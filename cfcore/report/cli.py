@@ -104,14 +104,24 @@ class _Given:
 
 
 def _read(file: Path, asked: _Wanted, *, intervals: bool = True) -> _Given:
-    """A table of scores, or predictions, all of them checked."""
+    """A table of scores, or predictions, which know more, all of them checked."""
     from cfcore import cells
     from cfcore.evaluation import check_options, check_parts
     from cfcore.inputs import gather
+    from cfcore.predictions import load_all
 
     check_options(asked.options())
     if file.suffix == ".safetensors":
-        return _read_predictions(file, asked)
+        if asked.weight or asked.patient:
+            raise InputError(f"{file}: the file itself says what counts and whose the rows are")
+        found = load_all(file)
+        first = next(iter(found.values()))
+        if (q := asked.weights(first.logit_cf.shape[1])) is not None:
+            found = {name: one.reweight(q) for name, one in found.items()}
+        patient = None if first.patient is None else "patient"
+        scores = {name: one.scores for name, one in found.items()}
+        grid = {} if first.draws else first.grid
+        return _Given(scores, first.to_frame(), patient, None, grid, first.provenance)
     table = cells.read_scores(file)
     frame = table.frame.reset_index(drop=True)
     column, who = cells.read_patients(table, asked.patient) if intervals else (None, None)
@@ -125,22 +135,6 @@ def _read(file: Path, asked: _Wanted, *, intervals: bool = True) -> _Given:
     q = asked.weights(next(iter(given.parts.values()))[1].shape[1])
     with table.blame(weight=asked.weight):
         return _Given(check_parts(given, q), frame, column, table)
-
-
-def _read_predictions(file: Path, asked: _Wanted) -> _Given:
-    """Predictions, which know patients and weights, and q unless another is asked for."""
-    from cfcore.predictions import load_all
-
-    if asked.weight or asked.patient:
-        raise InputError(f"{file}: the file itself says what counts and whose the rows are")
-    found = load_all(file)
-    first = next(iter(found.values()))
-    if (q := asked.weights(first.logit_cf.shape[1])) is not None:
-        found = {name: one.reweight(q) for name, one in found.items()}
-    patient = None if first.patient is None else "patient"
-    scores = {name: one.scores for name, one in found.items()}
-    grid = {} if first.draws else first.grid
-    return _Given(scores, first.to_frame(), patient, None, grid, first.provenance)
 
 
 def refuse_input(out: Path | None, *given: Path | None) -> None:

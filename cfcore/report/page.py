@@ -35,26 +35,20 @@ def _html(findings: Mapping) -> str:
     page = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     own = (_short, _ends, _place, _grouped, _root)
     page.filters |= {function.__name__[1:]: function for function in own}
-    return page.get_template("page.html").render(**findings, **_prepared(findings))
-
-
-def _prepared(findings: Mapping) -> dict[str, object]:
-    """What the page shows in another order than the findings have it."""
-    asked, generator = findings["asked"], findings["generator"] or {}
-    words = {
-        name: dict(zip(own["values"], own["words"], strict=True))
-        for name, own in asked["nuisances"].items()
-    }
-    return {
-        "few": _FEW,
-        "meanings": MEANINGS,
-        "kinds": {one["variable"]: one["kind"] for one in generator.get("readers", ())},
-        "verdicts": sorted(findings["conclusions"], key=lambda one: _ORDER.index(one["verdict"])),
-        "worlds": [
-            [words[name].get(value, value) for name, value in zip(words, world, strict=True)]
+    asked, readers = findings["asked"], (findings["generator"] or {}).get("readers", ())
+    nuisances = asked["nuisances"].values()
+    words = [dict(zip(own["values"], own["words"], strict=True)) for own in nuisances]
+    return page.get_template("page.html").render(
+        **findings,
+        few=_FEW,
+        meanings=MEANINGS,
+        kinds={one["variable"]: one["kind"] for one in readers},
+        verdicts=sorted(findings["conclusions"], key=lambda one: _ORDER.index(one["verdict"])),
+        worlds=[
+            [own.get(value, value) for own, value in zip(words, world, strict=True)]
             for world in asked["worlds"]
         ],
-    }
+    )
 
 
 def _ends(rows: Sequence[_Row], *others: float) -> tuple[float, float]:

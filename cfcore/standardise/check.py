@@ -1,6 +1,6 @@
 """Can a generator be refuted? What its counterfactuals score, and what observed patients say."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,19 +133,12 @@ def check_generator(
     own, q = predictions.logit_obs.double().numpy(), predictions.q.double().numpy()
     more = {} if observed is None else {"target_logit": own}
     ends = metric_bounds(logit, pool, worlds, q, **more, **other)
-    said = ends[(ends["low"] != 0) | np.isfinite(ends["high"])]
-    drawn = _drawn_metrics(predictions, said["metric"])
-    bounds = said.assign(drawn=[drawn[name] for name in said["metric"]])
-    return Check(cells, bounds.reset_index(drop=True), level)
-
-
-def _drawn_metrics(predictions: Predictions, names: Iterable[str]) -> dict[str, float]:
-    """Metrics of the counterfactual scores, and their variance along each attribute."""
-    plain = [name for name in names if not name.startswith("S_var_")]
-    p, found = predictions.logit_cf.double().sigmoid(), predictions.evaluate(metrics=plain)
+    said = ends[(ends["low"] != 0) | np.isfinite(ends["high"])].reset_index(drop=True)
+    plain = [name for name in said["metric"] if not name.startswith("S_var_")]
+    made, p = predictions.evaluate(metrics=plain), torch.from_numpy(drawn)
     for name, values in predictions.grid.items():
-        found[f"S_var_{name}"] = attribute_variance(p, predictions.q, values).item()
-    return found
+        made[f"S_var_{name}"] = attribute_variance(p, predictions.q, values).item()
+    return Check(cells, said.assign(drawn=said["metric"].map(made)), level)
 
 
 def observed_rows(predictions: Predictions) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 import json as plain
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,9 +66,12 @@ def check_generator(
     lines = [f"{file}: N = {len(first)}, K = {len(first.q)}, against {against}"]
     found = {}
     for name, one in given.items():
-        with _blamed(file, observed):
+        try:
             asked = {"graph": known, "follows": list(follows) or None}
             found[name] = check.check_generator(one, rows, **asked)
+        except InputError as error:
+            files = f"{file}" if observed is None else f"{file} and {observed}"
+            raise InputError(f"{files}: {error}") from None
         yield from [*lines, "", f"{name}: {found[name]}", *_tables(found[name])]
         lines = []
     yield from ["", *_MEANING]
@@ -133,16 +135,6 @@ def _numbers_of(cells: "Cells", name: str, graph: "CausalGraph | None") -> "np.n
             found = cells.numbers(name)
         refuse_rows(~np.isfinite(found), "the value is missing", name)
     return found
-
-
-@contextmanager
-def _blamed(*files: Path | None) -> Iterator[None]:
-    """Name the files in what is raised inside."""
-    try:
-        yield
-    except InputError as error:
-        names = " and ".join(str(file) for file in files if file is not None)
-        raise InputError(f"{names}: {error}") from None
 
 
 def _tables(check: "Check") -> Iterator[str]:

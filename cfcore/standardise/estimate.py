@@ -309,7 +309,7 @@ def standardise(
         overlap[test] = found >= _LEAST
         weight[test] = inside[test] / np.maximum(found, _LEAST)
         if not own:
-            weight[test] *= _ratio(pool, population, learn)(test)[:, None]
+            weight[test] *= _ratio(pool, population, learn, test)[:, None]
     both = often / times[:, None] >= _LEAST, overlap > 0
     outcome /= times[:, None, None]
     names, code = np.unique([*population.patient, *pool.patient], return_inverse=True)
@@ -429,17 +429,13 @@ def _frequency(pool: Pool, inside: np.ndarray, learn: np.ndarray) -> Callable:
     return frequency
 
 
-def _ratio(pool: Pool, population: Pool, learn: np.ndarray) -> Callable:
-    """How much more often a population holds what an observed row holds."""
+def _ratio(pool: Pool, population: Pool, learn: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """How much more often a population holds what each of some observed rows holds."""
     from sklearn.linear_model import LogisticRegression
 
     both = {n: np.concatenate([pool.held[n][learn], population.held[n]]) for n in pool.held}
     features = Features(both, pool.numbers)
     theirs = np.arange(len(learn) + len(population)) >= len(learn)
     model = LogisticRegression(solver="newton-cholesky").fit(features(both), theirs)
-
-    def ratio(rows: np.ndarray) -> np.ndarray:
-        share = model.predict_proba(features(pool.held, rows))[:, 1]
-        return share / (1 - share)
-
-    return ratio
+    share = model.predict_proba(features(pool.held, rows))[:, 1]
+    return share / (1 - share)
