@@ -137,16 +137,10 @@ def _chunk_logits(job: _Job, x: Tensor, pa: Parents, index: Tensor, do: Values) 
     The null world is decoded like any other, with each patient's own values. A generator that holds
     what it cannot explain, the ``"residual"`` of its noise, reproduces every image there; what it
     does explain shows in images decoded without. These, and the observed ones, are read along with
-    the first of the worlds: small batches are slow.
+    the first of the worlds: small batches are slow. The decoded ones are NaN without a residual.
 
-    Args:
-        x: The images of b patients, shape (b, C, ...).
-        pa: Their parents, each of shape (b,).
-        index: Their rows in the cohort, shape (b,).
-        do: What the worlds set, each of shape (b, K).
-
-    Returns:
-        Shape (outputs, b, 3 + K); the decoded ones are NaN if the noise has no residual.
+    Of images (b, C, ...), parents and rows in the cohort, each (b,), and what the worlds set, each
+    (b, K), the result has shape (outputs, b, 3 + K).
     """
     with blaming(f"{type(job.generator).__name__}.abduct()", x):
         noise = job.generator.abduct(x, pa, index=index)
@@ -199,7 +193,12 @@ def _chunks(job: _Job, rows: np.ndarray, bar: tqdm) -> Iterator[Tensor]:
         own, x = torch.as_tensor(rows[batch.rows]), batch.x.to(to)
         each = {n: v[own] if v.ndim == 2 else v.expand(len(own), -1) for n, v in job.values.items()}
         pa, do = ({n: v.to(to) for n, v in values.items()} for values in (batch.pa, each))
-        yield _chunk_logits(job, x, _fill_in(job.generator, x, pa), index[batch.rows], do)
+        known = {name: pa[name] for name in getattr(job.generator, "names", ()) if name in pa}
+        if getattr(job.generator, "imputes", False) and any(
+            v.isnan().any() for v in known.values()
+        ):
+            pa |= job.generator.impute(x, known)
+        yield _chunk_logits(job, x, pa, index[batch.rows], do)
         bar.update(len(own) * (2 + job.worlds))
 
 
@@ -366,14 +365,6 @@ def _count_imputed(generator: Generator, data: Patients, grid: Values) -> dict[s
 def _tell(counts: Mapping[str, int]) -> str:
     """Counts in words: sex of 3 rows, age of 1 row."""
     return ", ".join(f"{name} of {n:,} row{'s' * (n != 1)}" for name, n in counts.items())
-
-
-def _fill_in(generator: Generator, x: Tensor, pa: Parents) -> Parents:
-    """The parents of some images, with missing ones filled in by a generator that imputes."""
-    known = {name: pa[name] for name in getattr(generator, "names", ()) if name in pa}
-    if not getattr(generator, "imputes", False) or not any(v.isnan().any() for v in known.values()):
-        return pa
-    return {**pa, **generator.impute(x, known)}
 
 
 def _all_logits(job: _Job, folder: Path | None, progress: bool) -> Tensor:

@@ -233,7 +233,7 @@ def _standardised(
         said = [[g(x, pa) for g in audited.values()] for _, x, pa in observed.batches(128)]
     grid = {name: values.numpy() for name, values in paper_grid().values.items()}
     return {
-        name: law_of_scores(torch.cat(logit).numpy(), pools[0], grid, target=pools[1])[0]
+        name: law_of_scores(torch.cat(logit).numpy(), pools[0], grid, target=pools[1])
         for name, logit in zip(audited, zip(*said, strict=True), strict=True)
     }
 

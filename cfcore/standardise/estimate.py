@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from cfcore.checks import InputError, check_count, refuse_rows
+from cfcore.checks import InputError, refuse_rows
 from cfcore.extras import needs
 
 _FEW_VALUES, _MANY_VALUES = 12, 50
@@ -254,7 +254,6 @@ def standardise(
     *,
     target: Pool | None = None,
     width: Mapping[str, float] | None = None,
-    folds: int = 5,
     seed: int = 0,
 ) -> Standardised:
     r"""Means of functions of the score in each world, from observed patients.
@@ -296,7 +295,7 @@ def standardise(
     outcome = np.zeros((len(population), inside.shape[1], values.shape[1]))
     often, times = np.zeros((len(population), inside.shape[1])), np.zeros(len(population))
     residual, weight, overlap = np.zeros(values.shape), *np.zeros((2, *inside.shape))
-    for learn, test in folds_of(pool.patient, folds, seed):
+    for learn, test in folds_of(pool.patient, seed=seed):
         expect, frequency = _outcome(pool, values, learn), _frequency(pool, inside, learn)
         residual[test] = values[test] - expect(pool.attributes, pool.held, test)
         rows = test if own else np.arange(len(population))
@@ -337,10 +336,12 @@ def _near(pool: Pool, worlds: Arrays, width: Mapping[str, float]) -> np.ndarray:
     return inside
 
 
-def folds_of(patient: np.ndarray, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def folds_of(
+    patient: np.ndarray, folds: int = 5, seed: int = 0
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Rows to learn from and rows to judge, which share no patient."""
     known, code = np.unique(patient, return_inverse=True)
-    if check_count(folds, "folds", least=2) > len(known):
+    if folds > len(known):
         raise InputError(f"{len(known)} patients are too few for {folds} folds")
     part = np.random.default_rng(seed).permutation(len(known)) % folds
     for fold in range(folds):

@@ -1,13 +1,12 @@
 """Laws of scores in each world, and the ends of the metrics that they leave open."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from cfcore.checks import InputError, check_alphas, check_count, check_fraction
+from cfcore.checks import InputError, check_count
 from cfcore.standardise.bounds import Ends, flip_bounds, tail_bounds, variance_bounds
 from cfcore.standardise.estimate import (
     Arrays,
@@ -27,6 +26,8 @@ _STEPS = np.sort(np.concatenate([np.linspace(0, 1, 33), _RARE, 1 - _RARE]))
 _FEW = 30  # thresholds: scores with fewer values are not interpolated
 _LEVELS = (np.arange(128) + 0.5) / 128
 _SPLITS = 10
+_ALPHAS = (0.5, 0.25, 0.1)
+_TAIL = (1 - 0.95) / 2  # of the limits
 
 
 def _below(logit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -57,29 +58,14 @@ def _quantiles_of(share: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 
 def law_of_scores(
-    logit: np.ndarray, pool: Pool, worlds: Arrays, **how: object
-) -> tuple[np.ndarray, Standardised]:
-    """The quantiles of the logit in each world, shape (K, U), and the shares they come from.
+    logit: np.ndarray, pool: Pool, worlds: Arrays, target: Pool | None = None
+) -> np.ndarray:
+    """The quantiles of the logit in each world, shape (K, U), from observed logits, shape (N,).
 
-    Args:
-        logit: Observed logits, shape (N,).
-        pool, worlds: As for :func:`~cfcore.standardise.estimate.standardise`.
-        **how: Its other options.
+    Other arguments are as for :func:`~cfcore.standardise.estimate.standardise`.
     """
     thresholds, under = _below(logit)
-    found = standardise(under, pool, worlds, **how)
-    return _quantiles_of(found.estimate, thresholds), found
-
-
-class _Laws(NamedTuple):
-    """Laws of B weightings of the patients of one label."""
-
-    logits: np.ndarray
-    """Quantiles in each world, shape (B, K, U)."""
-    means: np.ndarray
-    """Mean scores in each world, shape (B, K)."""
-    positive: np.ndarray
-    """Shares of positive decisions, observed and in each world, shape (B, 1 + K)."""
+    return _quantiles_of(standardise(under, pool, worlds, target=target).estimate, thresholds)
 
 
 @dataclass(frozen=True)
@@ -99,8 +85,13 @@ class _Part:
         enough = (self.known.near >= LEAST) & (self.known.effective >= LEAST)
         return enough & (self.known.scarce <= MOST)
 
-    def laws(self, weight: np.ndarray, thresholds: np.ndarray) -> _Laws:
-        """What is known if patients count by weights, shape (B, P)."""
+    def laws(self, weight: np.ndarray, thresholds: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What is known if patients count by weights, shape (B, P).
+
+        Returns:
+            Quantiles of the logit in each world, shape (B, K, U); mean scores, (B, K); shares of
+            positive decisions, observed and in each world, (B, 1 + K).
+        """
         here, there = (weight[:, rows] for rows in self.known.patient)
         here = here / np.maximum(here.sum(axis=1, keepdims=True), 1e-300)
         expected = np.tensordot(here, self.known.outcome, axes=1)  # (B, K, F)
@@ -109,41 +100,40 @@ class _Part:
             share /= np.maximum(share.sum(axis=1, keepdims=True), 1e-300)
             expected[:, k] += share @ self.known.residual
         decisions = np.column_stack([here @ self.positive, expected[:, :, -2]])
-        return _Laws(_quantiles_of(expected[:, :, :-2], thresholds), expected[:, :, -1], decisions)
+        return _quantiles_of(expected[:, :, :-2], thresholds), expected[:, :, -1], decisions
 
-    def ends(
-        self, pair: Sequence[_Laws], q: np.ndarray, worlds: Arrays, alphas: Sequence[float]
-    ) -> dict[str, Ends]:
+    def ends(self, pair: Sequence[tuple], q: np.ndarray, worlds: Arrays) -> dict[str, Ends]:
         """The ends of every metric, each of shape (B,): the first laws select, the others value."""
         known = np.where(self.supported, q, 0.0)
-        scores = [1 / (1 + np.exp(-laws.logits)) for laws in pair]
+        logits, means, positive = zip(*pair, strict=True)
+        scores = [1 / (1 + np.exp(-each)) for each in logits]
         low, high = variance_bounds(scores[0], known, scores[1])
         left_out = (1 - (q**2).sum()) - (known.sum() ** 2 - (known**2).sum())
         found = {"S_var": (low, high + left_out / 2)}
         for name, values in worlds.items() if len(worlds) > 1 else ():
-            along = self._of_attribute(pair, q, values)
+            along = self._of_attribute(means, q, values)
             found[f"S_var_{name}"] = along, np.full_like(along, np.inf)
-        shares = [(laws.positive[:, 0], laws.positive[:, 1:]) for laws in pair]
+        shares = [(each[:, 0], each[:, 1:]) for each in positive]
         low, high = flip_bounds(*shares[0], shares[1])
         found["S_flip"] = low @ known, high @ known + (1 - known.sum())
         if self.label is None:
             return found
         sign = 1 if self.label else -1
-        losses = [np.logaddexp(0, -sign * laws.logits)[..., ::-sign] for laws in pair]
+        losses = [np.logaddexp(0, -sign * each)[..., ::-sign] for each in logits]
         for each in losses:
             each[:, ~self.supported] = 0.0
         open_end = 0.0 if self.supported[q > 0].all() else np.inf
-        for alpha in (*alphas, 0.0):
+        for alpha in (*_ALPHAS, 0.0):
             low, high = tail_bounds(losses[0], q, alpha, losses[1])
             found[f"R_CVaR_{alpha:.2f}" if alpha else "R_WC"] = low, high + open_end
         return found
 
-    def _of_attribute(self, pair: Sequence[_Laws], q: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def _of_attribute(self, means: Sequence, q: np.ndarray, values: np.ndarray) -> np.ndarray:
         """The variance of the mean score along one attribute, which individual ones exceed."""
         same = (values == np.unique(values)[:, None]) * q  # (values, K)
         share = np.maximum(same.sum(axis=1), 1e-300)
         known = np.where((same[:, ~self.supported] > 0).any(axis=1), 0.0, share)
-        curves = [(laws.means @ (same / share[:, None]).T)[..., None] for laws in pair]
+        curves = [(each @ (same / share[:, None]).T)[..., None] for each in means]
         return variance_bounds(curves[0], known, curves[1])[0]
 
 
@@ -156,12 +146,9 @@ def metric_bounds(
     *,
     target: Pool | None = None,
     target_logit: np.ndarray | None = None,
-    threshold: float = 0.5,
-    alphas: Sequence[float] = (0.5, 0.25, 0.1),
-    level: float = 0.95,
+    width: Mapping[str, float] | None = None,
     replicates: int = 200,
     seed: int = 0,
-    **how: object,
 ) -> pd.DataFrame:
     """Between which ends the metrics lie that join several worlds of a patient.
 
@@ -173,28 +160,25 @@ def metric_bounds(
 
     Args:
         logit: Observed logits of the pool, shape (N,).
-        pool, worlds, target: As for :func:`~cfcore.standardise.estimate.standardise`; the label is
-            ``held["y"]``, if there is one.
-        **how: Its other options.
+        pool, worlds, target, width: As for :func:`~cfcore.standardise.estimate.standardise`; the
+            label is ``held["y"]``, if there is one.
         q: Intervention probabilities, shape (K,).
         target_logit: Observed logits of the target, if there is one.
-        level: About how probably both limits hold together, where there is overlap.
 
     Returns:
-        A frame ``metric, low, high, low_limit, high_limit``. Of ``S_var_NAME``, the part that is
-        due to one attribute, the lower end is the variance of the mean score along it.
+        A frame ``metric, low, high, low_limit, high_limit``; both limits hold together with a
+        chance of about 95 %, where there is overlap. Of ``S_var_NAME``, the part that is due to
+        one attribute, the lower end is the variance of the mean score along it.
     """
-    check_fraction(threshold, "threshold")
     check_count(replicates, "replicates", least=2)
     if (target is None) != (target_logit is None):
         raise InputError("a target needs its own logits, and they need a target", column="target")
-    cut, tail = np.log(threshold / (1 - threshold)), (1 - check_fraction(level, "level")) / 2
     thresholds, under = _below(logit)
-    values = np.column_stack([under, logit > cut, 1 / (1 + np.exp(-logit))])
-    known = standardise(values, pool, worlds, target=target, seed=seed, **how)
+    values = np.column_stack([under, logit > 0, 1 / (1 + np.exp(-logit))])
+    known = standardise(values, pool, worlds, target=target, width=width, seed=seed)
     population, own = (pool, logit) if target is None else (target, target_logit)
-    parts = [_Part(y, own[here] > cut, part) for y, here, part in known.by_label(population, pool)]
-    asked = thresholds, (q, worlds, check_alphas(alphas))
+    parts = [_Part(y, own[here] > 0, part) for y, here, part in known.by_label(population, pool)]
+    asked = thresholds, (q, worlds)
     rng, count = np.random.default_rng(seed), known.people
     plain = _joint(parts, np.ones((1, count)), np.ones((2, 1, count)), *asked)
     half = rng.random((_SPLITS, count)) < 0.5
@@ -206,7 +190,7 @@ def metric_bounds(
     rows = []
     for name in plain:
         own = {"metric": name}
-        for side, (end, of) in enumerate((("low", 1 - tail), ("high", tail))):
+        for side, (end, of) in enumerate((("low", 1 - _TAIL), ("high", _TAIL))):
             own[end] = own[f"{end}_limit"] = split[name][side].mean()
             if np.isfinite(own[end]):
                 moved = np.concatenate([each[name][side] for each in drawn]) - plain[name][side]
@@ -235,9 +219,7 @@ def _joint(
     return found
 
 
-def variance_of_means(
-    score: np.ndarray, pool: Pool, worlds: Arrays, q: np.ndarray, *, seed: int = 0, **how: object
-) -> float:
+def variance_of_means(score: np.ndarray, pool: Pool, worlds: Arrays, q: np.ndarray) -> float:
     r"""The lower end of :math:`S_\mathrm{var}` given all that is held, from mean scores.
 
     .. math:: E_{c, y} \mathrm{Var}_{k} \, E[ g \mid a_k, c, y ]
@@ -249,11 +231,10 @@ def variance_of_means(
     Args:
         score: Observed scores, shape (N,).
         pool, worlds, q: As for :func:`metric_bounds`.
-        **how: Options of :func:`~cfcore.standardise.estimate.standardise`.
     """
-    how = {"target": pool, "seed": seed} | how
     halves = []
-    for _, rows in folds_of(pool.patient, 2, seed):
-        expected = standardise(score[rows, None], pool.take(rows), worlds, **how).outcome[:, :, 0]
+    for _, rows in folds_of(pool.patient, 2):
+        found = standardise(score[rows, None], pool.take(rows), worlds, target=pool)
+        expected = found.outcome[:, :, 0]
         halves.append(expected - (expected @ q)[:, None])
     return float((halves[0] * halves[1] @ q).mean())

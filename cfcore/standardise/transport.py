@@ -33,8 +33,6 @@ def transport(
     how: Literal["location-scale", "quantiles"] = "location-scale",
     follows: Collection[str] = (),
     numbers: Collection[str] | None = None,
-    folds: int = 5,
-    seed: int = 0,
 ) -> Predictions:
     r"""Fill a table of predictions from observed logits alone.
 
@@ -67,7 +65,7 @@ def transport(
     logit = rows["logit"].to_numpy(float)
     moved = np.empty((len(pool), len(grid)))
     if observed is None:
-        parts = [(pool, logit, *part) for part in folds_of(pool.patient, folds, seed)]
+        parts = [(pool, logit, *part) for part in folds_of(pool.patient)]
     else:
         other = Pool.from_frame(observed, list(worlds), follows=follows, numbers=pool.numbers)
         learn = observed["logit"].to_numpy(float), np.arange(len(other)), np.arange(len(pool))
