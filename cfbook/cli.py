@@ -395,7 +395,6 @@ def _weighted(grid: "Grid", q: str, data: "Dataset") -> "Grid":
     if not Path(q).is_file():
         raise InputError(f"{q!r} is neither uniform, empirical nor a file", column="q")
     cells, names = read_cells(q), [*grid.values, "count"]
-    cells.require(*names)
     return grid.external(pd.DataFrame({name: cells.numbers(name) for name in names}))
 
 

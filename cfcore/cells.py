@@ -50,6 +50,7 @@ class Cells:
 
     def numbers(self, column: str, what: str = "a finite number") -> np.ndarray:
         """A column as float64; the first cell that is neither missing nor a number is named."""
+        self.require(column)
         text = self.frame[column]
         if text.dtype.kind in "biuf":  # of a file that knows numbers
             return text.to_numpy(np.float64)
@@ -79,8 +80,7 @@ class Cells:
     def blame(self, **columns: str | None) -> Iterator[None]:
         """Name the file and the line in every :class:`~cfcore.checks.InputError` raised inside.
 
-        Args:
-            columns: What the file calls the column of an argument.
+        ``columns`` says what the file calls the column of an argument.
         """
         try:
             yield
@@ -94,9 +94,7 @@ class Cells:
 def read_cells(path: str | Path, prepare: Callable[[Cells], Cells] | None = None) -> Cells:
     """Read a whole table: text as it stands there, parquet, npz; without rows it is refused.
 
-    Args:
-        path: The file.
-        prepare: What is done to each part of it, before all are held.
+    Each part is prepared before all are held.
     """
     path = Path(path)
     found = [_read_binary(path)] if path.suffix in (".parquet", ".npz") else read_chunks(path)
@@ -163,9 +161,6 @@ def read_chunks(
         columns: Those to keep of the columns that are there; all by default.
         missing: Texts that stand for a missing cell.
         rows: How many at a time.
-
-    Raises:
-        InputError: If the file is missing, empty, ragged or something else, or has one name twice.
     """
     with _opened(Path(path)) as reader:
         header = _header(path, reader)

@@ -12,7 +12,7 @@ from torch import Tensor
 from cfcore import checks
 from cfcore.checks import InputError, Numbers, UndefinedMetricWarning, as_tensor, check_logits
 from cfcore.inputs import Aside, Given, gather
-from cfcore.metrics.loss import Loss, resolve_loss
+from cfcore.metrics.loss import LOSSES, Loss
 from cfcore.metrics.summary import EXTRA, OF, Options, Scores, names, summarise
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ def check_scores(
     kind, check = ("logit", check_logits) if logits else ("p", checks.check_probabilities)
     first, second = f"{kind}_obs", f"{kind}_cf"
     obs, cf = as_tensor(obs, first, axes=1), as_tensor(cf, second, axes=2)
-    y = None if y is None else as_tensor(y, "y", axes=1)
-    weight = None if weight is None else as_tensor(weight, "weight", axes=1).double()
+    y = None if y is None else as_tensor(y, "y", axes=1).to(obs.device)
+    if weight is not None:
+        weight = as_tensor(weight, "weight", axes=1).double().to(obs.device)
     if len(obs) == 0:
         raise InputError("there are no patients (N = 0)", column=first)
     if cf.shape[1] == 0:
@@ -84,12 +85,10 @@ def check_scores(
     check(cf, second)
     if y is not None:
         checks.check_labels(y)
-        y = y.to(obs.device)
     if weight is not None:
         checks.check_range(weight, "weight", 0, math.inf, "a weight: finite and not negative")
         if not weight.any():
             raise InputError("all weights are zero", column="weight")
-        weight = weight.to(obs.device)
     q = checks.check_weights(q, cf.shape[1]).to(obs.device)
     patient = None if patient is None else check_patients(patient, len(obs))
     return Scores(obs, cf, q, y, logits, weight, draws, patient)
@@ -98,10 +97,10 @@ def check_scores(
 def check_options(asked: Asked, *scores: Scores) -> Options:
     """What is asked of some scores; raises an ``InputError`` at the first fault."""
     given = Options(**asked)
-    try:
-        loss = resolve_loss(given.loss)
-    except ValueError as error:  # the metrics know no error of the package
-        raise InputError(str(error)) from None
+    loss = LOSSES.get(given.loss) if isinstance(given.loss, str) else given.loss
+    if not callable(loss):
+        known = f"a callable or one of {sorted(LOSSES)}"
+        raise InputError(f"loss must be {known}, not {given.loss!r}")
     threshold = checks.check_fraction(given.threshold, "threshold")
     bins = checks.check_count(given.bins, "bins", most=1_000_000)
     options = Options(threshold, checks.check_alphas(given.alphas), bins, loss)

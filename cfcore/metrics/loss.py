@@ -87,13 +87,4 @@ def marginal_loss(p: Tensor, q: Tensor, y: Tensor, loss: Loss) -> Tensor:
     return loss(marginal_prediction(p, q), y).double()
 
 
-_LOSSES: dict[str, Loss] = {"bce": cross_entropy, "brier": squared_error}
-
-
-def resolve_loss(loss: str | Loss) -> Loss:
-    """A loss by its name; a callable ``(p, y) -> losses`` is returned as it is."""
-    if callable(loss):
-        return loss
-    if not isinstance(loss, str) or loss not in _LOSSES:
-        raise ValueError(f"loss must be a callable or one of {sorted(_LOSSES)}, not {loss!r}")
-    return _LOSSES[loss]
+LOSSES: dict[str, Loss] = {"bce": cross_entropy, "brier": squared_error}
