@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cfcore.cells import Cells
-    from cfcore.evaluation import Asked
     from cfcore.metrics.summary import Scores
+    from cfcore.resampling import Sampled
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class _Wanted:
         weight (COLUMN): How much each row counts.
         patient (COLUMN): Patient identifiers, text or whole numbers (default: patient, if there is
             such a column).
+        replicates (R): Bootstrap samples for 95 % intervals: of patients if a column says which
+            they are, otherwise of the rows.
     """
 
     q: Path | None = None
@@ -42,10 +44,12 @@ class _Wanted:
     metrics: Sequence[str] = ()
     weight: str | None = None
     patient: str | None = None
+    replicates: int = 0
 
-    def options(self) -> "Asked":
-        """The options of :func:`cfcore.evaluate`."""
-        return {name: v for name, v in asdict(self).items() if name not in _ASIDE}
+    def options(self, *more: str) -> "Sampled":
+        """The options of :func:`cfcore.evaluate`, and more of :func:`cfcore.bootstrap`."""
+        names = ("threshold", "alphas", "bins", "metrics", *more)
+        return {name: getattr(self, name) for name in names}
 
     def weights(self, worlds: int) -> object:
         """The target distribution, from its file."""
@@ -54,14 +58,12 @@ class _Wanted:
         if self.q is None:
             return None
         table = read_cells(self.q)
-        table.require("q")
         q = table.numbers("q")
         with table.blame():
             return check_weights(q, worlds)
 
 
-_ASIDE = ("q", "weight", "patient")
-_WANTED = _Wanted()
+_WANTED, _RESAMPLED = _Wanted(), _Wanted(replicates=1000)
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,11 @@ class _Given:
         """Name the file and the line of what is wrong with a row."""
         return nullcontext() if self.cells is None else self.cells.blame(patient=self.patient)
 
-    def about(self, replicates: int) -> dict[str, object]:
+    def about(self, asked: _Wanted) -> dict[str, object]:
         """What intervals come from."""
         count = len(self.columns) if self.patient is None else self.columns[self.patient].nunique()
-        return {"replicates": replicates, "level": 0.95, "patient": self.patient, "patients": count}
+        found = {"replicates": asked.replicates, "level": 0.95}
+        return found | {"patient": self.patient, "patients": count}
 
 
 def _read(file: Path, asked: _Wanted, *, intervals: bool = True) -> _Given:
@@ -111,6 +114,8 @@ def _read(file: Path, asked: _Wanted, *, intervals: bool = True) -> _Given:
     from cfcore.predictions import load_all
 
     check_options(asked.options())
+    if intervals:
+        check_count(asked.replicates, "replicates", least=2)
     if file.suffix == ".safetensors":
         if asked.weight or asked.patient:
             raise InputError(f"{file}: the file itself says what counts and whose the rows are")
@@ -128,7 +133,6 @@ def _read(file: Path, asked: _Wanted, *, intervals: bool = True) -> _Given:
     if who is not None:
         frame[column] = who
     if asked.weight is not None:
-        table.require(asked.weight)
         frame[asked.weight] = table.numbers(asked.weight)
     with table.blame():
         given = gather(frame, None, None, weight=asked.weight)._replace(patient=who)
@@ -149,7 +153,6 @@ def evaluate(
     *,
     asked: _Wanted = _WANTED,
     by: str | None = None,
-    replicates: int = 0,
     json: Path | None = None,
 ) -> list[str]:
     """Every metric of the paper from a table of scores.
@@ -163,8 +166,6 @@ def evaluate(
         file (FILE): One row for each image.
         by (COLUMN): Every metric in each group of this column, with intervals, and its gap between
             the worst group and the best.
-        replicates (R): Also print 95 % intervals from R bootstrap samples: of patients if a column
-            says which they are, otherwise of the rows.
         json (OUT): Also write a JSON file: {"S_var": 0.02, ...}, null where undefined; with
             --replicates also "intervals": {"S_var": [low, high], ...} and "resampling": {level,
             replicates, patient (the column, or null), patients}. Of several labels or groups it
@@ -176,20 +177,17 @@ def evaluate(
     from cfcore.resampling import bootstrap_all, joined
 
     refuse_input(json, file, asked.q)
-    if replicates:
-        check_count(replicates, "replicates", least=2)
-    elif asked.patient is not None or by is not None:
+    intervals, resampling = asked.replicates != 0, None
+    if not intervals and (asked.patient is not None or by is not None):
         option = "--patient" if by is None else "--by"
         raise InputError(f"{option} is about intervals only: ask for them with --replicates R")
-    given, resampling = _read(file, asked, intervals=replicates > 0), None
-    how = asked.options()
+    given = _read(file, asked, intervals=intervals)
     with given.blame():
-        if replicates:
-            groups = None if by is None else given.group(by)
-            how["replicates"], resampling = replicates, given.about(replicates)
-            frame = bootstrap_all(given.scores, how, groups)
+        if intervals:
+            groups, resampling = None if by is None else given.group(by), given.about(asked)
+            frame = bootstrap_all(given.scores, asked.options("replicates"), groups)
         else:
-            found = evaluate_all(given.scores, how)
+            found = evaluate_all(given.scores, asked.options())
             columns = ["metric", "estimate"]
             frame = joined({n: pd.DataFrame(v.items(), columns=columns) for n, v in found.items()})
     return _told(f"{file}: {given.size}", frame, resampling, json)
@@ -211,8 +209,7 @@ def compare(
     first: Path,
     second: Path,
     *,
-    asked: _Wanted = _WANTED,
-    replicates: int = 1000,
+    asked: _Wanted = _RESAMPLED,
     json: Path | None = None,
 ) -> list[str]:
     """Two predictors on the same patients: how much larger is each metric of the second?
@@ -222,18 +219,15 @@ def compare(
     Args:
         first (FILE): The scores of one predictor.
         second (FILE): Those of the other.
-        replicates (R): Bootstrap samples of patients, or of rows, for the intervals.
         json (OUT): Also write a JSON file, as evaluate does with --replicates.
     """
     from cfcore.resampling import compare_all
 
     refuse_input(json, first, second, asked.q)
-    check_count(replicates, "replicates", least=2)
     one, other = (_read(file, asked) for file in (first, second))
     with other.blame():
-        how = {**asked.options(), "replicates": replicates}
-        frame = compare_all(one.scores, other.scores, how)
-    resampling = (other if one.patient is None else one).about(replicates)
+        frame = compare_all(one.scores, other.scores, asked.options("replicates"))
+    resampling = (other if one.patient is None else one).about(asked)
     return _told(f"{second} minus {first}: {one.size}", frame, resampling, json)
 
 
@@ -241,10 +235,9 @@ def report(
     file: Path,
     *,
     out: Path,
-    asked: _Wanted = _WANTED,
+    asked: _Wanted = _RESAMPLED,
     by: Sequence[str] = (),
     title: str = "",
-    replicates: int = 1000,
     fail_if: Sequence[str] = (),
 ) -> Iterator[str]:
     """A report to hand on, from scores as for evaluate.
@@ -256,7 +249,6 @@ def report(
         out (FOLDER): Where report.html, report.json and tables.tex are written.
         by (COLUMN): Columns of which subgroups are shown.
         title (TEXT): What stands above it (default: the name of the file).
-        replicates (R): Bootstrap samples for the intervals.
         fail_if (CONDITION): End with exit code 3 if this holds of a predictor, such as
             'S_flip > 0.1'; the report is written all the same.
     """
@@ -269,23 +261,21 @@ def report(
     if (out / "audit.json").exists():
         raise InputError(f"{out}: holds an audit; write the report elsewhere")
     given, subjects = _read(file, asked), {}
-    how = {**asked.options(), "replicates": check_count(replicates, "replicates", 2)}
     known = [given.provenance.get(key) for key in ("predictor", "label")]
     with given.blame():
         groups = {column: given.group(column) for column in by}
         for name, one in given.scores.items():
-            options = check_options(asked.options(), one)
-            metrics = names(options, labelled=one.y is not None)
+            metrics = names(check_options(asked.options(), one), labelled=one.y is not None)
             check_gate(fail_if, [*metrics, "S_var", "S_flip"])
             called = name or ":".join(str(part) for part in known if part) or "the score"
             own = {"predictor": called, "label": called}  # none is compared with another
             subjects[called] = Subject(one, given.grid, own)
         check_writable(out)
         findings = {"asked": _question(given, asked, title or file.name), "generator": None}
-        findings["asked"] |= {"labels": list(subjects), "replicates": replicates}
+        findings["asked"] |= {"labels": list(subjects), "replicates": asked.replicates}
         # What may not be shared stays marked.
         marks = {name: v for name, v in given.provenance.items() if name == "restricted"}
-        question = Question(groups, asked=how)
+        question = Question(groups, asked=asked.options("replicates"))
         findings = judge(findings | {"provenance": marks}, subjects, question)
     reasons = gate(findings, fail_if)
     yield from map(str, write_report(findings, out))
@@ -301,7 +291,7 @@ def _question(given: _Given, asked: _Wanted, title: str) -> dict[str, object]:
         levels = values.double().unique().tolist()
         nuisances[name] = {"values": levels, "words": [f"{v:g}" for v in levels], "unit": ""}
     set_to = [values.double().tolist() for values in given.grid.values()]
-    found = {"title": title, "rows": len(one.obs), "patients": given.about(0)["patients"]}
+    found = {"title": title, "rows": len(one.obs), "patients": given.about(asked)["patients"]}
     found |= {"nuisances": nuisances, "threshold": asked.threshold, "weight": asked.weight}
     found["q"] = "uniform" if len(one.q.unique()) == 1 else one.q.tolist()
     found["worlds"] = [[own[k] for own in set_to] for k in range(len(one.q))]
