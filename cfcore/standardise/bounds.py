@@ -80,11 +80,8 @@ def flip_bounds(
 ) -> Ends:
     r"""Ends of the share of decisions that differ, from the shares that are positive.
 
-    :math:`|p - p_k|` and :math:`\min(p + p_k, 2 - p - p_k)`.
-
-    Args:
-        positive: The share of positive decisions on observed images, shape (...).
-        worlds: The same in each world, shape (..., K).
+    :math:`|p - p_k|` and :math:`\min(p + p_k, 2 - p - p_k)`, of shares on observed images, shape
+    (...), and in each world, shape (..., K).
 
     Example:
         >>> low, high = flip_bounds(np.array(0.25), np.array([0.25, 0.5]))

@@ -250,13 +250,8 @@ def compare_worlds(
     replicates: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The cells of a :class:`Check`.
-
-    Args:
-        known: Standardised scores, F = 1.
-        drawn: Counterfactual scores of the population, shape (M, K).
-        rows: The population and the observed patients.
-        worlds, level, replicates: As for :func:`cfcore.check_generator`.
+    """The cells of a :class:`Check`, from standardised scores, of which F = 1, and counterfactual
+    ones of the population, shape (M, K); ``rows`` are the population and the observed patients.
     """
     from scipy import special
 

@@ -64,19 +64,23 @@ def check_generator(
     rows = None if observed is None else _rows(observed, first, known)
     against = "its own rows" if rows is None else f"{len(rows)} rows of {observed}"
     lines = [f"{file}: N = {len(first)}, K = {len(first.q)}, against {against}"]
-    found = {}
+    entries = {}
     for name, one in given.items():
         try:
-            asked = {"graph": known, "follows": list(follows) or None}
-            found[name] = check.check_generator(one, rows, **asked)
+            made = check.check_generator(one, rows, graph=known, follows=list(follows) or None)
         except InputError as error:
             files = f"{file}" if observed is None else f"{file} and {observed}"
             raise InputError(f"{files}: {error}") from None
-        yield from [*lines, "", f"{name}: {found[name]}", *_tables(found[name])]
+        yield from [*lines, "", f"{name}: {made}", *_tables(made)]
         lines = []
+        entries[name] = {"answer": made.answer, "text": str(made), "level": made.level}
+        for part in ("cells", "bounds"):
+            frame = getattr(made, part).replace([math.inf, -math.inf], math.nan).astype(object)
+            entries[name][part] = frame.where(frame.notna(), None).to_dict("records")
     yield from ["", *_MEANING]
     if json is not None:
-        write_atomically(json, _as_json(found).encode())
+        text = plain.dumps({"predictors": entries}, indent=1, allow_nan=False) + "\n"
+        write_atomically(json, text.encode())
 
 
 def _chosen(
@@ -147,27 +151,12 @@ def _tables(check: "Check") -> Iterator[str]:
         rows = cells[cells["checked"]].sort_values("difference", key=lambda each: -each.abs())
         rows = check.far if len(check.far) else rows
         shown = rows[[*where, "n", "drawn", "known", "difference", "low", "high"]]
-    yield _aligned(shown[:count], short=[*where, "effective"])
+    short = dict.fromkeys([*where, "effective"], "{:.4g}".format)
+    yield shown[:count].to_string(index=False, float_format="{:.3f}".format, formatters=short)
     if len(shown) > count:
         yield f"and {len(shown) - count} more"
     if check.answer != "cannot be checked":
         names = {"drawn": "counterfactuals", "low": "at_least", "low_limit": "at_least_95"}
         known = check.bounds[check.bounds["metric"].str.startswith("S_var")]
-        yield _aligned(known[["metric", *names]].rename(columns=names), digits=4)
-
-
-def _aligned(frame: "pd.DataFrame", digits: int = 3, short: Sequence[str] = ()) -> str:
-    """A table as text; some columns without needless digits."""
-    how = {"formatters": dict.fromkeys(short, "{:.4g}".format)}
-    return frame.to_string(index=False, float_format=f"{{:.{digits}f}}".format, **how)
-
-
-def _as_json(found: Mapping[str, "Check"]) -> str:
-    """All that was found; what is not defined is null."""
-    entries = {}
-    for name, one in found.items():
-        entries[name] = {"answer": one.answer, "text": str(one), "level": one.level}
-        for part in ("cells", "bounds"):
-            frame = getattr(one, part).replace([math.inf, -math.inf], math.nan).astype(object)
-            entries[name][part] = frame.where(frame.notna(), None).to_dict("records")
-    return plain.dumps({"predictors": entries}, indent=1, allow_nan=False) + "\n"
+        known = known[["metric", *names]].rename(columns=names)
+        yield known.to_string(index=False, float_format="{:.4f}".format)

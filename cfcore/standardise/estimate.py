@@ -201,8 +201,7 @@ class Standardised:
         self, population: Pool, observed: Pool
     ) -> "Iterator[tuple[float | None, np.ndarray, Standardised]]":
         """Each label, which rows of the population have it, and the same for these alone."""
-        labels = np.unique(population.held["y"]) if "y" in population.held else [None]
-        for label in labels:
+        for label in np.unique(population.held["y"]) if "y" in population.held else [None]:
             here, there = (
                 np.full(len(each), True) if label is None else each.held["y"] == label
                 for each in (population, observed)

@@ -70,14 +70,17 @@ def law_of_scores(
 
 @dataclass(frozen=True)
 class _Part:
-    """The patients of one label, and what is known of them.
+    """The patients of one label, and what is known of them in the worlds, under q.
 
-    The last two functions that were standardised are the decision and the score.
+    The functions that were standardised are shares below thresholds, the decision and the score.
     """
 
     label: float | None
     positive: np.ndarray
     known: Standardised
+    thresholds: np.ndarray
+    worlds: Arrays
+    q: np.ndarray
 
     @property
     def supported(self) -> np.ndarray:
@@ -85,7 +88,7 @@ class _Part:
         enough = (self.known.near >= LEAST) & (self.known.effective >= LEAST)
         return enough & (self.known.scarce <= MOST)
 
-    def laws(self, weight: np.ndarray, thresholds: np.ndarray) -> tuple[np.ndarray, ...]:
+    def laws(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """What is known if patients count by weights, shape (B, P).
 
         Returns:
@@ -100,18 +103,19 @@ class _Part:
             share /= np.maximum(share.sum(axis=1, keepdims=True), 1e-300)
             expected[:, k] += share @ self.known.residual
         decisions = np.column_stack([here @ self.positive, expected[:, :, -2]])
-        return _quantiles_of(expected[:, :, :-2], thresholds), expected[:, :, -1], decisions
+        logits = _quantiles_of(expected[:, :, :-2], self.thresholds)
+        return logits, expected[:, :, -1], decisions
 
-    def ends(self, pair: Sequence[tuple], q: np.ndarray, worlds: Arrays) -> dict[str, Ends]:
+    def ends(self, pair: Sequence[tuple]) -> dict[str, Ends]:
         """The ends of every metric, each of shape (B,): the first laws select, the others value."""
-        known = np.where(self.supported, q, 0.0)
+        q, known = self.q, np.where(self.supported, self.q, 0.0)
         logits, means, positive = zip(*pair, strict=True)
         scores = [1 / (1 + np.exp(-each)) for each in logits]
         low, high = variance_bounds(scores[0], known, scores[1])
         left_out = (1 - (q**2).sum()) - (known.sum() ** 2 - (known**2).sum())
         found = {"S_var": (low, high + left_out / 2)}
-        for name, values in worlds.items() if len(worlds) > 1 else ():
-            along = self._of_attribute(means, q, values)
+        for name, values in self.worlds.items() if len(self.worlds) > 1 else ():
+            along = self._of_attribute(means, values)
             found[f"S_var_{name}"] = along, np.full_like(along, np.inf)
         shares = [(each[:, 0], each[:, 1:]) for each in positive]
         low, high = flip_bounds(*shares[0], shares[1])
@@ -128,9 +132,9 @@ class _Part:
             found[f"R_CVaR_{alpha:.2f}" if alpha else "R_WC"] = low, high + open_end
         return found
 
-    def _of_attribute(self, means: Sequence, q: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def _of_attribute(self, means: Sequence[np.ndarray], values: np.ndarray) -> np.ndarray:
         """The variance of the mean score along one attribute, which individual ones exceed."""
-        same = (values == np.unique(values)[:, None]) * q  # (values, K)
+        same = (values == np.unique(values)[:, None]) * self.q  # (values, K)
         share = np.maximum(same.sum(axis=1), 1e-300)
         known = np.where((same[:, ~self.supported] > 0).any(axis=1), 0.0, share)
         curves = [(each @ (same / share[:, None]).T)[..., None] for each in means]
@@ -177,14 +181,15 @@ def metric_bounds(
     values = np.column_stack([under, logit > 0, 1 / (1 + np.exp(-logit))])
     known = standardise(values, pool, worlds, target=target, width=width, seed=seed)
     population, own = (pool, logit) if target is None else (target, target_logit)
-    parts = [_Part(y, own[here] > 0, part) for y, here, part in known.by_label(population, pool)]
-    asked = thresholds, (q, worlds)
+    common = thresholds, worlds, q
+    labels = known.by_label(population, pool)
+    parts = [_Part(y, own[here] > 0, part, *common) for y, here, part in labels]
     rng, count = np.random.default_rng(seed), known.people
-    plain = _joint(parts, np.ones((1, count)), np.ones((2, 1, count)), *asked)
+    plain = _joint(parts, np.ones((1, count)), np.ones((2, 1, count)))
     half = rng.random((_SPLITS, count)) < 0.5
-    split = _joint(parts, np.ones(half.shape), (half, ~half), *asked)
+    split = _joint(parts, np.ones(half.shape), (half, ~half))
     drawn = [
-        _joint(parts, rng.exponential(size=half.shape), (half, ~half), *asked)
+        _joint(parts, rng.exponential(size=half.shape), (half, ~half))
         for half in np.array_split(rng.random((replicates, count)) < 0.5, max(1, replicates // 50))
     ]
     rows = []
@@ -201,21 +206,14 @@ def metric_bounds(
     return pd.DataFrame(rows, columns=["metric", "low", "high", "low_limit", "high_limit"])
 
 
-def _joint(
-    parts: Sequence[_Part],
-    weight: np.ndarray,
-    halves: Sequence[np.ndarray],
-    thresholds: np.ndarray,
-    asked: tuple,
-) -> dict[str, Ends]:
+def _joint(parts: Sequence[_Part], weight: np.ndarray, halves: Sequence) -> dict[str, Ends]:
     """The ends over all labels, each of shape (B,), for weights of the patients, shape (B, P)."""
     shares = [weight[:, part.known.patient[0]].sum(axis=1) for part in parts]
     found = {}
     for part, share in zip(parts, shares, strict=True):
-        pair = [part.laws(weight * half, thresholds) for half in halves]
-        for name, ends in part.ends(pair, *asked).items():
-            own = np.array(ends) * share / np.sum(shares, axis=0)
-            found[name] = found.get(name, 0.0) + own
+        pair = [part.laws(weight * half) for half in halves]
+        for name, ends in part.ends(pair).items():
+            found[name] = found.get(name, 0.0) + np.array(ends) * share / np.sum(shares, axis=0)
     return found
 
 

@@ -32,7 +32,6 @@ def transport(
     observed: pd.DataFrame | None = None,
     how: Literal["location-scale", "quantiles"] = "location-scale",
     follows: Collection[str] = (),
-    numbers: Collection[str] | None = None,
 ) -> Predictions:
     r"""Fill a table of predictions from observed logits alone.
 
@@ -49,13 +48,12 @@ def transport(
         grid: The worlds.
         observed: Rows to learn from; by default the rows themselves, cross-fitted by patient.
         follows: What follows the attributes, left out for a total effect.
-        numbers: As for :class:`~cfcore.standardise.estimate.Pool`.
     """
     learned = {"location-scale": _location_scale, "quantiles": _ranks}
     if how not in learned:
         raise InputError(f"how must be one of {', '.join(learned)}, not {how!r}")
     worlds = {name: np.asarray(values, float) for name, values in grid.values.items()}
-    pool = Pool.from_frame(rows, list(worlds), follows=follows, numbers=numbers)
+    pool = Pool.from_frame(rows, list(worlds), follows=follows)
     for name in ("logit", *({} if observed is None else pool.held)):
         if any(name not in frame for frame in (rows, *([] if observed is None else [observed]))):
             raise InputError(f"there is no column {name}")
