@@ -21,15 +21,9 @@ class Variable:
     r"""One endogenous variable: its name, its kind and the values it may take.
 
     A binary variable takes 0 and 1, a categorical one the codes 0, 1, ... of its
-    ``categories``, a continuous one any number of the closed interval ``range``. The range
-    also fixes the scale on which networks see the variable, :math:`(v - lo) / (hi - lo)`.
-
-    Args:
-        name: The name, used as key of the parents and as column of tables.
-        kind: Its kind.
-        categories: The names of the codes; optional for binary variables.
-        range: The smallest and the largest value; for continuous variables.
-        units: The units, for axes and tables.
+    ``categories``, which a binary one need not name, a continuous one any number of the closed
+    interval ``range``. The range also fixes the scale on which networks see the variable,
+    :math:`(v - lo) / (hi - lo)`. Its name is the key of parents and the column of tables.
 
     Example:
         >>> age = Variable("age", "continuous", range=(20.0, 90.0), units="years")
@@ -60,13 +54,14 @@ class Variable:
         }
         if not self.name:
             raise InputError("a variable needs a name")
-        _refuse(f"{self.name}: {fault}" for fault, found in faults.items() if found)
+        for fault, found in faults.items():
+            if found:
+                raise InputError(f"{self.name}: {fault}")
 
     @property
     def values(self) -> tuple[int, ...] | None:
         """The values of a discrete variable, ``None`` of a continuous one."""
-        codes = tuple(range(max(2, len(self.categories))))
-        return None if self.kind == "continuous" else codes
+        return None if self.kind == "continuous" else tuple(range(max(2, len(self.categories))))
 
     def check(self, value: float | str) -> float:
         """A value as a number, which is the code of a category; others are refused.
@@ -95,11 +90,8 @@ class CausalGraph(Mapping[str, Variable]):
 
     The graph is a read-only mapping from names to variables, in topological order, so that
     iterating over it visits every variable after its parents. Ties are broken by the order in
-    which the variables were given: the same graph always has the same order.
-
-    Args:
-        variables: The variables, each name once.
-        parents: The names of the parents of a variable; roots may be left out.
+    which the variables were given: the same graph always has the same order. Parents are
+    given by the name of the child; roots may be left out.
 
     Example:
         >>> cause, effect = (Variable(name, "binary") for name in ("cause", "effect"))
@@ -113,7 +105,20 @@ class CausalGraph(Mapping[str, Variable]):
     ) -> None:
         variables, parents = list(variables), parents or {}
         names = [variable.name for variable in variables]
-        _refuse(_faults_of_edges(names, parents))
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"duplicate variable {name!r}")
+        for child, causes in parents.items():
+            if isinstance(causes, str):
+                problem = "must be a sequence of names, not a string"
+                raise InputError(f"the parents of {child!r} {problem}")
+            if child not in names:
+                raise InputError(f"parents are given for an unknown variable {child!r}")
+            for cause in causes:
+                if cause not in names:
+                    raise InputError(f"{child!r} has an unknown parent {cause!r}")
+            if len(set(causes)) < len(causes):
+                raise InputError(f"{child!r} has a duplicate parent in {tuple(causes)}")
         self._parents = {name: tuple(parents.get(name, ())) for name in names}
         try:
             TopologicalSorter(self._parents).prepare()
@@ -177,10 +182,8 @@ class CausalGraph(Mapping[str, Variable]):
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> "CausalGraph":
-        """Read a graph: the fields of each variable, and its parents, by its name.
-
-        Args:
-            source: The path of a file; or the text itself, if it has several lines or braces.
+        """Read the fields of each variable, and its parents, by its name, from a file, or from the
+        text itself if it has several lines or braces.
 
         Example:
             >>> graph = CausalGraph.from_yaml('''
@@ -206,13 +209,10 @@ class CausalGraph(Mapping[str, Variable]):
 
 
 def as_codes(values: Numbers, name: str, graph: CausalGraph | None) -> np.ndarray:
-    """Values of a variable as numbers: names of categories become codes, missing ones NaN.
+    """Values of a variable, shape (N,), as numbers: categories become codes, missing ones NaN.
 
-    Args:
-        values: Numbers or text, shape (N,).
-        name: The name of the variable.
-        graph: The graph that lists its categories; text is refused without one, and a value that a
-            discrete variable does not take is refused by its row.
+    The graph lists the categories; text is refused without one, and a value that a discrete
+    variable does not take is refused by its row.
 
     Example:
         >>> site = Variable("site", "categorical", categories=("Oxford", "Lyon"))
@@ -238,7 +238,8 @@ def as_codes(values: Numbers, name: str, graph: CausalGraph | None) -> np.ndarra
 
 def _variable(name: str, fields: object) -> Variable:
     """A variable from what YAML says of it."""
-    _refuse(f"{name}: {fault}" for fault in _faults_of_fields(fields))
+    for fault in _faults_of_fields(fields):
+        raise InputError(f"{name}: {fault}")
     ends = tuple(map(float, fields["range"])) if "range" in fields else None
     categories, units = tuple(fields.get("categories", ())), fields.get("units", "")
     return Variable(name, fields["kind"], categories, ends, units)
@@ -260,23 +261,3 @@ def _faults_of_fields(fields: object) -> Iterator[str]:
     ends = fields.get("range", [0, 1])
     if [isinstance(end, int | float) for end in ends] != [True, True]:
         yield f"range is two numbers, not {ends}"
-
-
-def _faults_of_edges(names: list[str], parents: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    yield from (f"duplicate variable {name!r}" for name in names if names.count(name) > 1)
-    for child, causes in parents.items():
-        if isinstance(causes, str):
-            yield f"the parents of {child!r} must be a sequence of names, not a string"
-        if child not in names:
-            yield f"parents are given for an unknown variable {child!r}"
-        for cause in causes:
-            if cause not in names:
-                yield f"{child!r} has an unknown parent {cause!r}"
-        if len(set(causes)) < len(causes):
-            yield f"{child!r} has a duplicate parent in {tuple(causes)}"
-
-
-def _refuse(faults: Iterable[str]) -> None:
-    """Raise the first fault, if there is one."""
-    for fault in faults:
-        raise InputError(fault)
