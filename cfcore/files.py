@@ -49,10 +49,8 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
     The content goes to a temporary file in the same folder, which then takes the name. A full
     disk or a kill leaves what was there before. A link is written through, the permissions of an
     existing file are kept, and what is not a regular file is refused; so is content that carries a
-    mark of what may not be shared, where git would track it (:mod:`cfcore.marks`).
-
-    Raises:
-        OSError: If it cannot be written; its ``filename`` is the path that was asked for.
+    mark of what may not be shared, where git would track it (:mod:`cfcore.marks`). The ``filename``
+    of an OSError is the path that was asked for.
 
     Example:
         >>> folder = getfixture("tmp_path")

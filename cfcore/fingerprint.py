@@ -104,11 +104,6 @@ def _of_tensor(thing: Tensor) -> bytes:
         return kind
 
 
-def _of_array(thing: np.ndarray) -> bytes | list[object]:
-    kind = f"{thing.dtype}{thing.shape}".encode()
-    return list(thing) if thing.dtype == object else kind + thing.tobytes()
-
-
 def _of_class(thing: type) -> list[object]:
     """The name, the bases, and the functions and constants of a class of the user's own."""
     names = [name for name in vars(thing) if not name.startswith(("__", "_abc_"))]
@@ -170,7 +165,9 @@ def _installed(thing: object) -> bool:
 # By kind, the first that fits.
 _PARTS: Mapping[object, Callable[[object], bytes | Iterable[object]]] = {
     Tensor: _of_tensor,
-    np.ndarray: _of_array,
+    np.ndarray: lambda t: (
+        list(t) if t.dtype == object else f"{t.dtype}{t.shape}".encode() + t.tobytes()
+    ),
     Mapping: lambda t: [part for item in t.items() for part in item],
     (list, tuple, deque): list,
     (types.SimpleNamespace, argparse.Namespace): lambda t: list(vars(t).items()),

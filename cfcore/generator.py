@@ -100,12 +100,8 @@ def act(
 ) -> Parents:
     """The parents after an intervention, by the generator's own ``act``, or directly without one.
 
-    Args:
-        generator: The generator; :class:`Generator` says what the effects are.
-        pa: The observed parents, each of shape (B,).
-        do: The values to set, each of shape (B,).
-        effect: ``"direct"`` or ``"total"``.
-        rng: The source of randomness of discrete mechanisms.
+    Observed parents and the values to set are each of shape (B,); :class:`Generator` says what the
+    effects are, and what ``rng`` is for.
     """
     if hasattr(generator, "act"):
         return generator.act(pa, do, effect=effect, **({} if rng is None else {"rng": rng}))
@@ -151,12 +147,9 @@ def counterfactuals(
     """The images of the same patients under an intervention: abduct, act, predict.
 
     Args:
-        x: The images, shape (B, C, ...).
-        pa: Their parents, each of shape (B,).
+        x, pa, index, rng: As for ``abduct`` of a :class:`Generator`.
         do: The values to set: numbers, or tensors of shape (B,); none reproduces the images.
         effect: ``"direct"`` or ``"total"``.
-        index: The rows of the images in their cohort, for generators that look the noise up.
-        rng: The source of randomness; means are taken without one.
     """
     noise = generator.abduct(x, pa, index=index, rng=rng)
     values = {name: torch.as_tensor(v, device=x.device).expand(len(x)) for name, v in do.items()}

@@ -19,8 +19,7 @@ class Rule:
     """How the interval of a statistic is made.
 
     Attributes:
-        least: The smallest value that the statistic can have.
-        most: The largest.
+        least, most: The smallest and the largest value that the statistic can have.
         pivotal: Whether resampling patients biases it, so that the interval is the pivotal one.
         doubtful: With fewer patients than this, fewer than 90 % of the intervals that aim at 95 %
             held the truth about some simulated predictor.

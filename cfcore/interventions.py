@@ -89,12 +89,9 @@ class Grid:
     def nearest(self, parents: Mapping[str, Numbers]) -> Tensor:
         """The intervention closest to each patient, in units of the spread of each variable.
 
-        Args:
-            parents: Values of the grid's variables, each of shape (N,). A category that the grid
-                lacks has no closest one, and is refused, as is a missing value.
-
-        Returns:
-            Indices in 0 ... K - 1, shape (N,).
+        Of values of the grid's variables, each of shape (N,), the result is indices in
+        0 ... K - 1, shape (N,). A category that the grid lacks has no closest one, and is refused,
+        as is a missing value.
         """
         distance = 0.0
         for name, atoms in self.values.items():
@@ -158,11 +155,8 @@ class Grid:
     def supported(self, patients: "_People", *, least: int = 30) -> "Grid":
         """The grid with q cut off where patients are few: 0 there, elsewhere in proportion.
 
-        The worst case and the variance often come from worlds in which nobody lives.
-
-        Args:
-            patients: As for :meth:`support`.
-            least: How many a world needs near it; refused if no world has so many.
+        The worst case and the variance often come from worlds in which nobody lives. A world needs
+        ``least`` patients near it; if none has so many, that is refused.
 
         Example:
             >>> Grid.product({"age": [30, 60, 90]}).supported({"age": [28, 64]}, least=1).q.tolist()
@@ -179,8 +173,7 @@ class Grid:
     def empirical(self, patients: "_People") -> "Grid":
         """The grid weighted as patients are: each counts for the intervention closest to them.
 
-        Args:
-            patients: The patients, who count by their weights if they have any; or the parents.
+        Patients count by their weights, if they have any; parents alone will do.
 
         Example:
             >>> grid = Grid.product({"sex": [0, 1]})
@@ -191,12 +184,7 @@ class Grid:
         return self._counted(parents, weight)
 
     def external(self, population: "pd.DataFrame", *, count: str = "count") -> "Grid":
-        """The grid weighted by counts of another population.
-
-        Args:
-            population: A column for each variable of the grid, and one of counts.
-            count: The name of the column of counts.
-        """
+        """The grid weighted by a table with a column for each variable, and one of counts."""
         missing = [name for name in (*self.values, count) if name not in population]
         if missing:
             raise InputError(f"the population has no column {missing[0]!r}", column="q")
@@ -208,16 +196,7 @@ class Grid:
         return self.weighted(counts / counts.sum())
 
     def draws(self, patients: int, count: int, *, seed: int) -> dict[str, Tensor]:
-        """Monte Carlo draws from q, a set of its own for each patient.
-
-        Args:
-            patients: The number of patients, N.
-            count: Draws for each of them, M.
-            seed: The seed.
-
-        Returns:
-            Values of each variable, shape (N, M).
-        """
+        """Values of each variable drawn from q, M for each of N patients, shape (N, M)."""
         check_count(count, "draws")
         rng = np.random.default_rng(seed)
         chosen = torch.from_numpy(rng.choice(len(self), size=(patients, count), p=self.q.numpy()))

@@ -40,13 +40,9 @@ Values = Mapping[str, Tensor]
 
 @dataclass
 class _Job:
-    """What is to be computed.
+    """What is to be computed; the images in flight are halved when memory runs out.
 
-    Attributes:
-        outputs: The outputs of all predictors, in their order.
-        values: What the interventions set: (K,) for all patients, or (N, K), their own.
-        max_images: Images in flight; halved when memory runs out.
-        workers: Processes that load images ahead.
+    The interventions set values of shape (K,) for all patients, or (N, K), their own.
     """
 
     generator: Generator

@@ -102,8 +102,7 @@ class Patients:
             parent = self.parents.get(name, y)
             for row in ((y != parent) & ~(y.isnan() & parent.isnan())).nonzero().flatten().tolist():
                 one, other = (shown(values[row].item()) for values in (y, parent))
-                problem = f"{one} as a label, but {other} as a parent"
-                raise InputError(problem, column=name, row=row)
+                raise InputError(f"{one} as a label, but {other} as a parent", column=name, row=row)
         self.patient = [str(name) for name in (range(count) if patient is None else patient)]
         self.weight = None if weight is None else as_tensor(weight, "weight", axes=1).double()
         if weight is not None:
@@ -127,22 +126,18 @@ class Patients:
         grey: bool = False,
         graph: CausalGraph | None = None,
     ) -> Self:
-        """Read a table with one row for each image; nothing is dropped, renamed or guessed.
+        """Read a table with one row for each image; nothing is dropped, renamed or guessed, and
+        all columns are kept as ``columns``.
 
         Args:
             table: A frame, or the path of a CSV.
             image: The column that names the images: files, or rows or names in the archive.
-            parents: The columns of parents.
-            labels: The columns of labels, 0 or 1.
-            patient: The column of patients.
+            parents, labels, patient: The columns of parents, of labels, 0 or 1, and of patients.
             root: The folder of the files, by default that of the CSV; or an ``.npz`` with an array
                 ``images``, and with their names as ``image`` unless the table has row numbers.
             size: The side to which images are resized; without it they must be of one size.
             grey: Whether colour of files is reduced to luminance.
             graph: The graph that lists the categories of columns with text.
-
-        Returns:
-            The patients; all other columns are kept as ``columns``.
         """
         path = None if isinstance(table, pd.DataFrame) else Path(table)
         names, place = [image, patient] if patient else [image], path or "the table"
@@ -213,12 +208,9 @@ class Patients:
     def batches(
         self, size: int = 64, *, workers: int = 0, progress: str | None = None
     ) -> Iterator[Batch]:
-        """Go through the rows once and in order, reading ahead in worker processes.
+        """Go through the rows once and in order, reading ahead in worker processes, or here.
 
-        Args:
-            size: Rows in a batch; the last one may be smaller.
-            workers: Worker processes that read; 0 reads here.
-            progress: The title of a progress bar, shown on a terminal.
+        The last batch may be smaller; ``progress`` is the title of a bar, shown on a terminal.
         """
         chunks = [rows.numpy() for rows in torch.arange(len(self)).split(size)] if len(self) else []
         options = {"sampler": chunks, "num_workers": workers}
@@ -232,11 +224,9 @@ class Patients:
 
 @dataclass(frozen=True)
 class Stored:
-    """Images that are in memory already.
+    """Images that are in memory already, averaged down to a side of ``size`` if there is one.
 
-    Args:
-        images: uint8, or floating point in [0, 1]; shape (N, H, W), (N, C, H, W), (N, C, D, H, W).
-        size: The side to average down to, or the images' own size.
+    They are uint8, or floating point in [0, 1], of shape (N, H, W), (N, C, H, W), (N, C, D, H, W).
     """
 
     images: Tensor
@@ -276,13 +266,9 @@ class Stored:
 
 @dataclass(frozen=True)
 class Files:
-    """Images that are decoded when they are asked for; in colour, they have three channels.
+    """Images that are decoded when they are asked for, one file for each row, by :func:`decode`.
 
-    Args:
-        paths: One file for each row.
-        size: The side to resize to, or the files' own size.
-        place: Row to the place where the file is listed, for messages.
-        grey: Whether colour is reduced to luminance.
+    Messages name the place where a row is listed.
     """
 
     paths: Sequence[str]

@@ -91,12 +91,10 @@ class Predictions:
         for name, values in self._tensors().items():
             shapes = [(worlds,), (rows, worlds)] if name.startswith("grid.") else [(rows,)]
             if name not in ("q", "logit_cf") and tuple(values.shape) not in shapes:
-                problem = f"has shape {tuple(values.shape)}, not {shapes[0]}"
-                raise InputError(problem, column=name)
+                raise InputError(f"has shape {tuple(values.shape)}, not {shapes[0]}", column=name)
         if worlds == 0 or (self.draws and worlds < 2):
             raise InputError(f"{worlds} worlds are too few", column="logit_cf")
-        names = "logit_obs and logit_cf"
-        checks.warn_of_probabilities(self.logit_obs, self.logit_cf, name=names)
+        checks.warn_of_probabilities(self.logit_obs, self.logit_cf, name="logit_obs and logit_cf")
         object.__setattr__(self, "q", checks.check_weights(self.q, worlds))
         if self.patient is not None:
             object.__setattr__(self, "patient", check_patients(self.patient, rows))
@@ -122,9 +120,7 @@ class Predictions:
     def bootstrap(self, *, by: Aside = None, **asked: Unpack[Sampled]) -> pd.DataFrame:
         """Every metric with an interval, as :func:`cfcore.bootstrap` gives them.
 
-        Args:
-            by: The name of a parent, or a group for each row.
-            **asked: As for :func:`cfcore.bootstrap`.
+        Groups are made by the name of a parent, or given, one for each row.
         """
         if isinstance(by, str):
             if by not in self.parents:
@@ -206,12 +202,8 @@ class Predictions:
     ) -> "Predictions":
         """Take the columns of :meth:`to_frame`, or probabilities ``p_obs``, ``p_cf_0``, ...
 
-        Args:
-            frame: A row for each image; ``y`` and ``patient`` are taken if they are there.
-            grid: The values of the intervened variables, each of shape (K,).
-            q: As for :func:`cfcore.evaluate`.
-            parents: Columns that are recorded parents.
-            weight: The column that says how much each row counts.
+        ``y`` and ``patient`` are taken if they are there, recorded parents and the weight by their
+        names. The values of the intervened variables are each of shape (K,).
         """
         frame = frame.copy()  # which nobody else changes
         given = gather(frame, None, None, weight=weight)
@@ -253,15 +245,9 @@ def save_all(predictions: Mapping[str, Predictions], path: str | Path) -> Path:
     """Write what several predictors say of the same patients in the same worlds to one file.
 
     Patients, labels, parents and grid are written once, the logits stacked. Nothing is pickled,
-    the file is written whole or not at all, and the same predictions are the same bytes.
-
-    Args:
-        predictions: The predictions by the name of the predictor, all of the same patients in the
-            same order, on the same grid and under the same q.
-        path: Where to write, usually ``*.safetensors``.
-
-    Raises:
-        InputError: If there are none, or they are not about the same patients and worlds.
+    the file is written whole or not at all, and the same predictions are the same bytes. They are
+    given by the name of the predictor, and refused unless all are of the same patients in the same
+    order, on the same grid and under the same q.
     """
     from safetensors.torch import save
 

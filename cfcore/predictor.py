@@ -23,24 +23,17 @@ class Predictor(Protocol):
     """Anything that gives a logit for each image, or several, knowing its parents."""
 
     def __call__(self, x: Tensor, pa: Parents) -> Tensor:
-        """Predicts.
+        """The logits, shape (B,), (B, 1), or (B, L) of L labels, of images (B, C, ...) in [0, 1].
 
-        Args:
-            x: The images, shape (B, C, ...), in [0, 1].
-            pa: The parents, each of shape (B,): the intervened ones under an intervention.
-
-        Returns:
-            The logits, shape (B,) or (B, 1), or (B, L) of L labels.
+        Under an intervention the parents, each of shape (B,), are the intervened ones.
         """
 
 
 class Output(NamedTuple):
-    """One output of a predictor.
+    """One output of a predictor, and the label that it is judged by, if it has one.
 
     Attributes:
         key: The name of the predictor, followed by that of the label if it has several outputs.
-        predictor: The name of the predictor.
-        label: The name of the label that it is judged by, if it has one.
         y: The labels, shape (N,), None unless all are known.
         among: The labels of all outputs of the predictor, if it has several.
     """
@@ -126,12 +119,9 @@ def outputs_of(
 ) -> list[Output]:
     """What each predictor predicts, one output after the other.
 
-    Args:
-        predictors: The predictors by name; what does not take images and parents is refused.
-        data: The patients.
-        labels: Those of some predictors. Every other one has an output for each label of the data,
-            in their order; if it says by its ``variable``, a name or a variable of a graph, that it
-            reads another one, it is refused.
+    One that does not take images and parents is refused. Those without labels of their own have an
+    output for each label of the data, in their order; one that says by its ``variable``, a name or
+    a variable of a graph, that it reads another one is refused.
     """
     _check_predictors(predictors)
     if labels is not None and not isinstance(labels, Mapping):

@@ -139,8 +139,7 @@ def _orders(
     asked: Iterable[str], p: Sequence[Groups], y: Tensor | None, drawn: Tensor, weight: _Weight
 ) -> dict[str, Tensor]:
     """Rank metrics for each replicate, shape (B,), in which each row is ``drawn`` (B, N) times."""
-    times = drawn.double() if weight is None else drawn * weight
-    found = ranked(asked, *p, y, times)
+    found = ranked(asked, *p, y, drawn.double() if weight is None else drawn * weight)
     if "tau_b" in asked:
         samples = [torch.repeat_interleave(often) for often in drawn] if weight is None else []
         tau = [kendall(*(groups.take(rows) for groups in p)).item() for rows in samples]
@@ -219,13 +218,9 @@ def _with_gaps(
 def mean_intervals(
     parts: Mapping[object, Tensor], sampling: Resampling, weight: _Weight = None
 ) -> pd.DataFrame:
-    """Means over rows of some numbers, each of shape (N,), with intervals.
+    """Means over rows of some numbers, each of shape (N,): ``name, estimate, low, high``.
 
-    Args:
-        weight: How much each row counts, shape (N,), or (N, C) if that differs between the numbers.
-
-    Returns:
-        A frame with the columns ``name, estimate, low, high``.
+    The weight of each row has shape (N,), or (N, C) if it differs between the numbers.
     """
     rows = torch.stack([part.double().cpu() for part in parts.values()], dim=1)
     often = torch.ones_like(rows) if weight is None else weight.cpu().view(len(rows), -1)
@@ -351,8 +346,7 @@ def compare(
         first, second: ``(p_obs, p_cf)`` of each predictor, the same patients in the same order; or
             a frame of each, as for :func:`cfcore.evaluate`, whose labels must agree.
         y, q, weight: As for :func:`cfcore.evaluate`.
-        patient: As for :func:`cfcore.bootstrap`.
-        **asked: As for :func:`cfcore.bootstrap`.
+        patient, **asked: As for :func:`cfcore.bootstrap`.
 
     Returns:
         A frame with the columns ``metric, first, second, estimate, low, high``, where the last

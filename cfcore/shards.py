@@ -43,8 +43,7 @@ class Processes:
         """
         if self.size == 1:
             return part
-        most = -(-total // self.size)
-        padded = part.new_zeros(part.shape[0], most, part.shape[2])
+        padded = part.new_zeros(part.shape[0], -(-total // self.size), part.shape[2])
         padded[:, : part.shape[1]] = part
         parts = [torch.empty_like(padded, device=self.device) for _ in range(self.size)]
         distributed.all_gather(parts, padded.to(self.device))
@@ -58,15 +57,9 @@ class Shards:
     content. A shard that was damaged, moved here from another job, or made of images that are
     others now is refused by its name.
 
-    Args:
-        folder: The folder, made if need be; None keeps nothing.
-        job: The fingerprints of the parts of the job, by what they are; a folder with shards of
-            another job is refused.
-        processes: The processes of the job.
-        restricted: Whose real patients it is about.
-
-    Attributes:
-        half: Whether some of the shards were computed on a GPU, in half precision.
+    The folder is made if need be; without one nothing is kept. A job is given by the fingerprints
+    of its parts, by what they are, and a folder with shards of another job is refused. ``half``
+    says whether some shards were computed on a GPU, in half precision.
     """
 
     def __init__(

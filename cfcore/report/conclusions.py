@@ -40,11 +40,7 @@ _ABOUT_SCORES = "only scores were given: whether the images behind them change w
 
 
 def trust(generator: Mapping | None, attribute: str, rules: Mapping = RULES) -> tuple[str, str]:
-    """Whether a generator moves an attribute: ``well``, ``partly``, ``hardly`` or ``unknown``.
-
-    Returns:
-        The word, and why.
-    """
+    """Whether a generator moves an attribute, *well, partly, hardly* or *unknown*, and why."""
     if generator is None:
         return "unknown", _ABOUT_SCORES
     moved = [row["shift"] for row in generator["amplification"] if row["do"] == attribute]

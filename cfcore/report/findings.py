@@ -30,10 +30,13 @@ _ASSUMED = (
     "A nuisance is one because somebody said so: whether the score may depend on it is no question "
     "of statistics.",
 )
+_Rows = list[dict[str, object]]
+_Groups = Mapping[str, Sequence[object]]
+_Words = Mapping[str, Mapping[float, str]]
 _SUBGROUP = ("R_orig", "R_IE", "ECE_orig", "S_var", "S_flip", "AUC_orig")
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, object]]:
+def records(frame: pd.DataFrame) -> _Rows:
     """Rows as JSON values: what is missing becomes None, a doubtful interval is said to be."""
     if "metric" in frame:
         frame = frame.assign(doubtful=frame.metric.isin(frame.attrs.get("doubtful", ())))
@@ -60,8 +63,8 @@ class Question:
         thresholds: Those of labels that have their own.
     """
 
-    groups: Mapping[str, Sequence[object]] = field(default_factory=dict)
-    words: Mapping[str, Mapping[float, str]] = field(default_factory=dict)
+    groups: _Groups = field(default_factory=dict)
+    words: _Words = field(default_factory=dict)
     asked: Sampled = field(default_factory=dict)
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
@@ -72,16 +75,10 @@ class Question:
 
 
 def judge(
-    findings: Mapping[str, object],
-    given: Mapping[str, Predictions | Subject],
-    question: Question,
+    findings: Mapping[str, object], given: Mapping[str, Predictions | Subject], question: Question
 ) -> dict[str, object]:
-    """Findings with what there is to say of predictors, and what to conclude.
-
-    Args:
-        findings: What was asked, and what is known of the generator.
-        given: What is judged by ``name:label``, all of the same rows.
-        question: Groups, words and options.
+    """Add to findings, what was asked and what is known of the generator, what there is to say of
+    predictors, given by ``name:label`` and all of the same rows, and what to conclude.
     """
     import cfcore
 
@@ -140,21 +137,16 @@ def score_findings(
     }
 
 
-def _attributes(
-    scores: Scores, grid: Mapping[str, Tensor], sampling: Resampling
-) -> list[dict[str, object]]:
+def _attributes(scores: Scores, grid: Mapping[str, Tensor], sampling: Resampling) -> _Rows:
     """The part of the variance over worlds that each attribute alone causes."""
     parts = {n: attribute_variance.by_patient(scores.cf, scores.q, v) for n, v in grid.items()}
     frame = resampling.mean_intervals(parts, sampling, scores.weight)
-    return [{"attribute": row.pop("name")} | row for row in records(frame)]
+    return records(frame.rename(columns={"name": "attribute"}))
 
 
 def _curves(
-    scores: Scores,
-    grid: Mapping[str, Tensor],
-    sampling: Resampling,
-    words: Mapping[str, Mapping[float, str]],
-) -> list[dict[str, object]]:
+    scores: Scores, grid: Mapping[str, Tensor], sampling: Resampling, words: _Words
+) -> _Rows:
     """The mean score where each attribute has each value, the others averaged out under q."""
     found = []
     for name, values in grid.items():
@@ -170,9 +162,7 @@ def _curves(
     return found
 
 
-def _flips(
-    scores: Scores, threshold: float, sampling: Resampling, groups: Mapping[str, Sequence[object]]
-) -> list[dict[str, object]]:
+def _flips(scores: Scores, threshold: float, sampling: Resampling, groups: _Groups) -> _Rows:
     """The share of decisions that flip, which way, of everyone and in every group."""
     flips = flip_rate.by_patient(scores.obs, scores.cf, scores.q, threshold).cpu()
     positive, members = scores.obs.cpu() > threshold, {("", "everyone"): torch.ones_like(flips)}
@@ -195,14 +185,13 @@ def _flips(
     return found
 
 
-def _calibration(scores: Scores, bins: int) -> list[dict[str, object]]:
+def _calibration(scores: Scores, bins: int) -> _Rows:
     """For every bin that is not empty: its rows, their mean score, the share that is positive."""
     if scores.y is None:
         return []
     found, y = [], scores.y.double()
     often = torch.ones_like(y) if scores.weight is None else scores.weight
-    p_bar = marginal_prediction(scores.cf, scores.q)
-    for of, p in (("orig", scores.obs), ("marg", p_bar)):
+    for of, p in (("orig", scores.obs), ("marg", marginal_prediction(scores.cf, scores.q))):
         index = bin_index(p, bins)
         for i in index[often > 0].unique().tolist():
             own, total = index == i, often[index == i].sum()

@@ -15,11 +15,7 @@ _Row = Mapping[str, object]
 
 
 def write_report(findings: Mapping, folder: str | Path) -> list[Path]:
-    """Write ``report.html``, ``report.json`` and ``tables.tex`` into a folder.
-
-    Args:
-        findings: What was found: the keys of ``report.json``.
-    """
+    """Write findings, the keys of ``report.json``, as that, ``report.html`` and ``tables.tex``."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(findings, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
@@ -33,8 +29,8 @@ def _html(findings: Mapping) -> str:
 
     folder = FileSystemLoader(Path(__file__).parent)
     page = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    own = (_short, _ends, _place, _grouped, _root)
-    page.filters |= {function.__name__[1:]: function for function in own}
+    page.filters |= {"short": _short, "ends": _ends, "place": _place, "grouped": _grouped}
+    page.filters["root"] = lambda value: None if value is None else math.sqrt(max(value, 0))
     asked, readers = findings["asked"], (findings["generator"] or {}).get("readers", ())
     nuisances = asked["nuisances"].values()
     words = [dict(zip(own["values"], own["words"], strict=True)) for own in nuisances]
@@ -61,11 +57,6 @@ def _ends(rows: Sequence[_Row], *others: float) -> tuple[float, float]:
 def _place(value: float, low: float, high: float, first: float = 0, last: float = 100) -> str:
     """Where a value stands on a scale that is drawn from first to last, by default in per cent."""
     return f"{first + (last - first) * (value - low) / (high - low):.1f}"
-
-
-def _root(value: float | None) -> float | None:
-    """The standard deviation of a variance."""
-    return None if value is None else math.sqrt(max(value, 0))
 
 
 def _grouped(rows: Sequence[_Row], key: str) -> list[tuple[str, list[_Row]]]:

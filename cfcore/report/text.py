@@ -35,9 +35,8 @@ MEANINGS = {
 def as_text(frame: pd.DataFrame) -> str:
     """A report as lines of text, one for each metric, with its interval and what it says.
 
-    Args:
-        frame: Columns ``metric, estimate`` and perhaps ``low, high``. Intervals that hold the truth
-            too seldom, ``frame.attrs["doubtful"]``, are marked, and a last line says so.
+    Intervals that hold the truth too seldom, ``frame.attrs["doubtful"]``, are marked, and a last
+    line says so.
 
     Example:
         >>> print(as_text(pd.DataFrame({"metric": ["R_CVaR_0.10"], "estimate": [0.25]})))
@@ -66,12 +65,10 @@ def as_text(frame: pd.DataFrame) -> str:
 
 
 def as_json(frame: pd.DataFrame, resampling: Mapping[str, object] | None = None) -> str:
-    """A report as a JSON object; undefined metrics are null.
+    """A report as a JSON object, each estimate an entry; undefined metrics are null.
 
-    Args:
-        frame: Columns ``metric, estimate`` and perhaps ``low, high``: each estimate is an entry.
-        resampling: What the intervals came from, for an entry of that name, and one ``intervals``
-            that holds the two ends of each interval, or null.
+    What the intervals came from is an entry ``resampling``, and makes one ``intervals`` that holds
+    the two ends of each interval, or null.
 
     Example:
         >>> as_json(pd.DataFrame({"metric": ["S_var", "S_rank"], "estimate": [0.25, None]}))
