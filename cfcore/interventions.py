@@ -96,9 +96,8 @@ class Grid:
         distance = 0.0
         for name, atoms in self.values.items():
             values = self._known(parents, name)
-            lacking = values.isnan()
-            if self._discrete(name):
-                lacking = ~torch.isin(values, atoms.double())
+            known = torch.isin(values, atoms.double())
+            lacking = ~known if self._discrete(name) else values.isnan()
             if lacking.any():
                 row = int(lacking.nonzero()[0])
                 found = "missing" if values[row].isnan() else f"{shown(values[row].item())} is not"

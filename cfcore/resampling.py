@@ -346,7 +346,8 @@ def compare(
         first, second: ``(p_obs, p_cf)`` of each predictor, the same patients in the same order; or
             a frame of each, as for :func:`cfcore.evaluate`, whose labels must agree.
         y, q, weight: As for :func:`cfcore.evaluate`.
-        patient, **asked: As for :func:`cfcore.bootstrap`.
+        patient: As for :func:`cfcore.bootstrap`.
+        **asked: As for :func:`cfcore.bootstrap`.
 
     Returns:
         A frame with the columns ``metric, first, second, estimate, low, high``, where the last

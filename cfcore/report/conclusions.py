@@ -23,6 +23,7 @@ tolerance when nothing is changed is not judged by such images without a warning
 which observed patients refute the generator, if the largest difference and what was seen together
 could exceed the tolerance, by the far ends of their intervals.
 """
+_CONDITION = re.compile(r"\s*([\w.]+)\s*(>=|<=|>|<)\s*(-?\d*\.?\d+(?:[eE]-?\d+)?)\s*")
 _SEEN = "{0}: no dependence on {1} beyond {2:g} was seen, but "
 _SAYS = {
     "nothing": "{0}: nothing can be concluded about {1}, which the generator hardly changes",
@@ -211,9 +212,7 @@ def gate(findings: Mapping, conditions: Sequence[str]) -> list[str]:
     signs = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
     reasons = []
     for condition in conditions:
-        parsed = re.fullmatch(
-            r"\s*([\w.]+)\s*(>=|<=|>|<)\s*(-?\d*\.?\d+(?:[eE]-?\d+)?)\s*", condition
-        )
+        parsed = _CONDITION.fullmatch(condition)
         if parsed is None:
             raise InputError(f"{condition!r} is not of the form 'S_flip > 0.1'")
         metric, sign, limit = parsed[1], parsed[2], float(parsed[3])

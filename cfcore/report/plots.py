@@ -32,9 +32,8 @@ def plot_curves(
     if not rows:
         raise InputError(f"the grid has no {attribute!r}, only {', '.join(given.grid)}")
     ax, x, y = _axes(ax), [r["value"] for r in rows], [r["estimate"] for r in rows]
-    ends = [
-        (r["estimate"] - r["low"], r["high"] - r["estimate"]) for r in rows if r["low"] is not None
-    ]
+    known = [r for r in rows if r["low"] is not None]
+    ends = [(r["estimate"] - r["low"], r["high"] - r["estimate"]) for r in known]
     ax.errorbar(x, y, list(zip(*ends, strict=True)) or None, marker="o", capsize=2)
     ax.set(xlabel=attribute, ylabel="mean score")
     return ax
