@@ -238,26 +238,21 @@ def as_codes(values: Numbers, name: str, graph: CausalGraph | None) -> np.ndarra
 
 def _variable(name: str, fields: object) -> Variable:
     """A variable from what YAML says of it."""
-    for fault in _faults_of_fields(fields):
-        raise InputError(f"{name}: {fault}")
-    ends = tuple(map(float, fields["range"])) if "range" in fields else None
-    categories, units = tuple(fields.get("categories", ())), fields.get("units", "")
-    return Variable(name, fields["kind"], categories, ends, units)
-
-
-def _faults_of_fields(fields: object) -> Iterator[str]:
     known = ("categories", "kind", "parents", "range", "units")
     if not isinstance(fields, dict):
-        yield f"its kind is needed, such as {{kind: binary}}, not {fields!r}"
+        raise InputError(f"{name}: its kind is needed, such as {{kind: binary}}, not {fields!r}")
     strange = [f"unknown key {key!r}" for key in fields if key not in known]
     for fault in strange + ["no kind"] * ("kind" not in fields):
-        yield f"{fault}; a variable has {', '.join(known)}"
+        raise InputError(f"{name}: {fault}; a variable has {', '.join(known)}")
     for key in ("categories", "range", "parents"):
         if not isinstance(fields.get(key, []), list):
-            yield f"{key} is a list, not {fields[key]!r}"
+            raise InputError(f"{name}: {key} is a list, not {fields[key]!r}")
     for category in fields.get("categories", ()):
         if not isinstance(category, str):
-            yield f"the category {category!r} is not text: put it in quotes"
+            raise InputError(f"{name}: the category {category!r} is not text: put it in quotes")
     ends = fields.get("range", [0, 1])
     if [isinstance(end, int | float) for end in ends] != [True, True]:
-        yield f"range is two numbers, not {ends}"
+        raise InputError(f"{name}: range is two numbers, not {ends}")
+    ends = tuple(map(float, ends)) if "range" in fields else None
+    categories, units = tuple(fields.get("categories", ())), fields.get("units", "")
+    return Variable(name, fields["kind"], categories, ends, units)
