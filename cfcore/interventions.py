@@ -183,7 +183,7 @@ class Grid:
         return self._counted(parents, weight)
 
     def external(self, population: "pd.DataFrame", *, count: str = "count") -> "Grid":
-        """The grid weighted by a table with a column for each variable, and one of counts."""
+        """The grid weighted by another population: a table of its variables and of counts."""
         missing = [name for name in (*self.values, count) if name not in population]
         if missing:
             raise InputError(f"the population has no column {missing[0]!r}", column="q")

@@ -77,8 +77,10 @@ class Question:
 def judge(
     findings: Mapping[str, object], given: Mapping[str, Predictions | Subject], question: Question
 ) -> dict[str, object]:
-    """Add to findings, what was asked and what is known of the generator, what there is to say of
-    predictors, given by ``name:label`` and all of the same rows, and what to conclude.
+    """Findings with what there is to say of predictors, and what to conclude.
+
+    At first they say what was asked, and what is known of the generator. Predictors are given by
+    ``name:label``, all of the same rows.
     """
     import cfcore
 

@@ -15,7 +15,7 @@ _Row = Mapping[str, object]
 
 
 def write_report(findings: Mapping, folder: str | Path) -> list[Path]:
-    """Write findings, the keys of ``report.json``, as that, ``report.html`` and ``tables.tex``."""
+    """Write findings as ``report.html``, ``report.json``, whose keys they are, ``tables.tex``."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(findings, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
