@@ -114,8 +114,13 @@ class _Part:
         low, high = variance_bounds(scores[0], known, scores[1])
         left_out = (1 - (q**2).sum()) - (known.sum() ** 2 - (known**2).sum())
         found = {"S_var": (low, high + left_out / 2)}
+        # Along one attribute, individual scores vary at least as much as their mean does.
         for name, values in self.worlds.items() if len(self.worlds) > 1 else ():
-            along = self._of_attribute(means, values)
+            same = (values == np.unique(values)[:, None]) * q  # (values, K)
+            share = np.maximum(same.sum(axis=1), 1e-300)
+            sure = np.where((same[:, ~self.supported] > 0).any(axis=1), 0.0, share)
+            curves = [(each @ (same / share[:, None]).T)[..., None] for each in means]
+            along = variance_bounds(curves[0], sure, curves[1])[0]
             found[f"S_var_{name}"] = along, np.full_like(along, np.inf)
         shares = [(each[:, 0], each[:, 1:]) for each in positive]
         low, high = flip_bounds(*shares[0], shares[1])
@@ -131,14 +136,6 @@ class _Part:
             low, high = tail_bounds(losses[0], q, alpha, losses[1])
             found[f"R_CVaR_{alpha:.2f}" if alpha else "R_WC"] = low, high + open_end
         return found
-
-    def _of_attribute(self, means: Sequence[np.ndarray], values: np.ndarray) -> np.ndarray:
-        """The variance of the mean score along one attribute, which individual ones exceed."""
-        same = (values == np.unique(values)[:, None]) * self.q  # (values, K)
-        share = np.maximum(same.sum(axis=1), 1e-300)
-        known = np.where((same[:, ~self.supported] > 0).any(axis=1), 0.0, share)
-        curves = [(each @ (same / share[:, None]).T)[..., None] for each in means]
-        return variance_bounds(curves[0], known, curves[1])[0]
 
 
 @on_one_core
