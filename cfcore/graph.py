@@ -21,9 +21,14 @@ class Variable:
     r"""One endogenous variable: its name, its kind and the values it may take.
 
     A binary variable takes 0 and 1, a categorical one the codes 0, 1, ... of its
-    ``categories``, which a binary one need not name, a continuous one any number of the closed
-    interval ``range``. The range also fixes the scale on which networks see the variable,
-    :math:`(v - lo) / (hi - lo)`. Its name is the key of parents and the column of tables.
+    ``categories``, a continuous one any number of the closed interval ``range``. The range
+    also fixes the scale on which networks see the variable, :math:`(v - lo) / (hi - lo)`.
+
+    Args:
+        name: The key of parents, and the column of tables.
+        categories: The names of the codes; optional for binary variables.
+        range: The smallest and the largest value; for continuous variables.
+        units: The units, for axes and tables.
 
     Example:
         >>> age = Variable("age", "continuous", range=(20.0, 90.0), units="years")
@@ -90,8 +95,11 @@ class CausalGraph(Mapping[str, Variable]):
 
     The graph is a read-only mapping from names to variables, in topological order, so that
     iterating over it visits every variable after its parents. Ties are broken by the order in
-    which the variables were given: the same graph always has the same order. Parents are
-    given by the name of the child; roots may be left out.
+    which the variables were given: the same graph always has the same order.
+
+    Args:
+        variables: The variables, each name once.
+        parents: The names of the parents of a variable; roots may be left out.
 
     Example:
         >>> cause, effect = (Variable(name, "binary") for name in ("cause", "effect"))

@@ -7,6 +7,7 @@ and it is all that is needed for a whole table of predictions.
 """
 
 from collections.abc import Callable, Collection
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -54,8 +55,9 @@ def transport(
         raise InputError(f"how must be one of {', '.join(learned)}, not {how!r}")
     worlds = {name: np.asarray(values, float) for name, values in grid.values.items()}
     pool = Pool.from_frame(rows, list(worlds), follows=follows)
-    for name in ("logit", *({} if observed is None else pool.held)):
-        if any(name not in frame for frame in (rows, *([] if observed is None else [observed]))):
+    known = [name for name in pool.columns if name in rows]  # nothing may be held
+    for name, frame in product(("logit", *known), [rows] if observed is None else [rows, observed]):
+        if name not in frame:
             raise InputError(f"there is no column {name}")
     for name, values in pool.columns.items():
         if values.dtype.kind not in "fiub":
@@ -68,13 +70,13 @@ def transport(
         other = Pool.from_frame(observed, list(worlds), follows=follows, numbers=pool.numbers)
         learn = observed["logit"].to_numpy(float), np.arange(len(other)), np.arange(len(pool))
         parts = [(other, *learn)]
-    for known, scores, learn, apply in parts:
-        move = learned[how](scores[learn], known.take(learn).columns, pool.numbers)
+    for other, scores, learn, apply in parts:
+        move = learned[how](scores[learn], other.take(learn).columns, pool.numbers)
         own = pool.take(apply)
         for k in range(len(grid)):
             there = {name: np.full(len(apply), values[k]) for name, values in worlds.items()}
             moved[apply, k] = move(logit[apply], own.columns, {**there, **own.held})
-    parents = {name: rows[name].to_numpy() for name in pool.columns}
+    parents = {name: rows[name].to_numpy() for name in known}
     y = torch.tensor(parents.pop("y")) if "y" in parents else None
     effect = "total" if follows else "direct"
     facts = {"generator": f"transport of scores ({how})", "effect": effect}

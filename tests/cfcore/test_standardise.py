@@ -300,6 +300,16 @@ def test_transport_learns_from_others_and_knows_total_effects(toy: Toy) -> None:
     assert gaps[1] == pytest.approx(0.8 + 0.4 * 0.5, abs=0.15)
 
 
+def test_transport_may_have_nothing_to_hold(toy: Toy) -> None:
+    rows = observed_rows(toy.predictions)[["logit", "sex"]]
+
+    for observed in (None, rows):
+        moved = transport(rows, Grid(SEXES), observed=observed)
+        assert list(moved.parents) == ["sex"] and moved.y is None
+        own = moved.logit_cf.gather(1, moved.parents["sex"].long()[:, None])[:, 0]
+        assert torch.allclose(own, moved.logit_obs, atol=1e-6)
+
+
 def doctored(given: Predictions, logit_cf: torch.Tensor, **facts: object) -> Predictions:
     known = {"y": given.y, "parents": given.parents, "provenance": facts}
     return Predictions(given.logit_obs, logit_cf, given.grid, **known)

@@ -14,8 +14,6 @@ on what joins worlds: whether the true value is between the limits, which should
 
 *Width*: the mean score of worlds from 8,000 patients of the pool as their own population, 20 sets,
 at four widths in years; the bias is the mean difference from the oracle, by age.
-
-The tables that come with the project have fewer sets, for want of time; they say how many.
 """
 
 from collections.abc import Iterator, Mapping
