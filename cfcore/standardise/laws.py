@@ -169,7 +169,8 @@ def metric_bounds(
     Returns:
         A frame ``metric, low, high, low_limit, high_limit``; both limits hold together with a
         chance of about 95 %, where there is overlap. Of ``S_var_NAME``, the part that is due to
-        one attribute, the lower end is the variance of the mean score along it.
+        one attribute, the lower end is the variance of the mean score along it. Decisions are
+        ``p > 0.5``.
     """
     check_count(replicates, "replicates", least=2)
     if (target is None) != (target_logit is None):
