@@ -120,7 +120,8 @@ def setting(
         effect: Whether what depends on an intervened variable is held or follows.
         trainings (N): Of each predictor.
         predictors (DIR): Where trained predictors are kept.
-        generator (G): One of oracle, learned-0 (with its seed), and MODULE:NAME of your own.
+        generator (G): One of oracle, learned-0 or detailed-0 (with its seed), and MODULE:NAME
+            of your own.
         max_images (B): Images in flight.
     """
     from cfbook.study.runs import Run, fill, find_setting
@@ -133,7 +134,14 @@ def setting(
     return [fill(run, out / run.file, generator=own, **how, progress=True)]
 
 
-def train(*, out: Path, source: Source = _BOOK, hospital: str = "C", seed: int = 0) -> list[Path]:
+def train(
+    *,
+    out: Path,
+    source: Source = _BOOK,
+    design: str = "learned",
+    hospital: str = "C",
+    seed: int = 0,
+) -> list[Path]:
     """Train the generator of counterfactuals.
 
     The deep structural causal model of a preset is kept, and not trained if it is there. Killed, a
@@ -141,12 +149,15 @@ def train(*, out: Path, source: Source = _BOOK, hospital: str = "C", seed: int =
 
     Args:
         out (DIR): Where to keep it.
+        design (D): learned, an autoencoder; or detailed, with tone and a flow of what that leaves.
         hospital (H): C or M.
         seed (N): Of the training.
     """
-    from cfbook.study.recipes import GeneratorRecipe
+    from cfbook.study.presets import check_known
+    from cfbook.study.recipes import DESIGNS
 
-    recipe = GeneratorRecipe(source.sizes(out), hospital, seed)
+    check_known("design", design, DESIGNS)
+    recipe = DESIGNS[design](source.sizes(out), hospital, seed)
     check_writable(out)
     recipe.obtain(committed=out, cache=out, device=source.device, progress=True)
     return [out / recipe.file]

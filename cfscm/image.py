@@ -40,11 +40,12 @@ class ImageMechanism(nn.Module):
         width = config.embedding
         layers = [nn.Linear(config.parents, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()]
         self.embed = nn.Sequential(*layers)
-        self.average = nn.Linear(config.parents + config.code, config.size**2)
+        self.average = nn.Linear(config.parents + config.code, config.channels * config.size**2)
         self.encoder, self.decoder = Encoder(config), Decoder(config)
         terms = len(_expanded(torch.zeros(1, config.parents))[0])
         self.register_buffer("drift", torch.zeros(terms, config.code))
-        self.log_sd = nn.Parameter(torch.full((1, 1, config.size, config.size), math.log(0.1)))
+        shape = (1, config.channels, config.size, config.size)
+        self.log_sd = nn.Parameter(torch.full(shape, math.log(0.1)))
 
     def terms(self, x: Tensor, c: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
         r"""The two terms of the evidence lower bound :math:`\mathcal{L}(x, y)`.
@@ -71,7 +72,7 @@ class ImageMechanism(nn.Module):
         parents of each decoding by the state of the decoder.
 
         Args:
-            x: The images, shape (B, 1, H, W), in [0, 1].
+            x: The images, shape (B, C, H, W), in [0, 1].
             seen: The parents that the encoder knows, shape (B, D).
             c: The parents of each decoding, shape (P, D).
             rows: The image of each decoding, shape (P,); ``None`` if there is one for each.
@@ -93,7 +94,7 @@ class ImageMechanism(nn.Module):
         parents do not say of the code, :math:`z - \mathrm{E}[z \mid \mathbf{pa}]`.
 
         Args:
-            x: The images, shape (B, 1, H, W), in [0, 1].
+            x: The images, shape (B, C, H, W), in [0, 1].
             c: Their parents as vectors, shape (B, D).
             rng: The source of randomness of a sampled posterior; its mean is taken without one.
 
@@ -141,14 +142,14 @@ class ImageMechanism(nn.Module):
     def predict(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
         r"""Draws the images that the noise, with or without its residual, gives under the parents.
 
-        They have shape (B, 1, H, W), in [0, 1]; the parents ``c`` are vectors, shape (B, D).
+        They have shape (B, C, H, W), in [0, 1]; the parents ``c`` are vectors, shape (B, D).
         """
         mean = self.mean(noise, c)
         t = mean + noise["residual"] if "residual" in noise else mean
         return self.scale.invert(t).clamp(0, 1)
 
     def mean(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
-        """What the latents explain, on the scale of the networks, shape (B, 1, H, W)."""
+        """What the latents explain, on the scale of the networks, shape (B, C, H, W)."""
 
         def given(number: int, prior: Normal, h: Tensor) -> tuple[Tensor, Tensor]:
             eps = noise[f"z{number}"] if number else noise["z0"] + self._drift(c)

@@ -37,6 +37,7 @@ class ImageConfig:
             when training is over, see :meth:`~cfscm.image.ImageMechanism.centre`.
         headroom: How far above 1 a pixel would be opaque, see :class:`Scale`; 0 for networks
             that see the pixels themselves.
+        channels: Those of the images.
     """
 
     parents: int = 7
@@ -49,11 +50,12 @@ class ImageConfig:
     embedding: int = 64
     prior: _Prior = "exogenous"
     headroom: float = 0.02
+    channels: int = 1
 
     def __post_init__(self) -> None:
         for name in ("widths", "latents"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists only
-        check_positive(self, "parents", "code", "depth", "embedding", "patch")
+        check_positive(self, "parents", "code", "depth", "embedding", "patch", "channels")
         step, priors = self.patch * self.shrink, get_args(_Prior)
         if self.prior not in priors:
             raise InputError(f"prior must be one of {priors}, not {self.prior!r}")
@@ -183,14 +185,14 @@ class Encoder(nn.Module):
     def __init__(self, config: ImageConfig) -> None:
         super().__init__()
         widths, self.patch = config.widths, config.patch
-        self.stem = nn.Conv2d(config.patch**2, widths[0], 3, padding=1)
-        self.glance = nn.Linear(config.size**2, 2 * config.code)
+        self.stem = nn.Conv2d(config.channels * config.patch**2, widths[0], 3, padding=1)
+        self.glance = nn.Linear(config.channels * config.size**2, 2 * config.code)
         self.blocks = nn.ModuleList(_Block(width, config.embedding) for width in widths)
         down = [nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths)]
         self.down = nn.ModuleList([*down, nn.Conv2d(widths[-1], 2 * config.code, config.grid)])
 
     def forward(self, x: Tensor, e: Tensor) -> list[Tensor]:
-        """The features of images x, shape (B, 1, H, W), from fine to coarse."""
+        """The features of images x, shape (B, C, H, W), from fine to coarse."""
         h = self.stem(F.pixel_unshuffle(4 * (x - 0.5), self.patch))
         features = []
         for block, down in zip(self.blocks, self.down, strict=True):
@@ -246,10 +248,10 @@ class Decoder(nn.Module):
             nn.ModuleList(_Block(width, config.embedding) for _ in range(config.depth))
             for width in coarse
         )
-        self.out = nn.Conv2d(coarse[-1], config.patch**2, 3, padding=1)
+        self.out = nn.Conv2d(coarse[-1], config.channels * config.patch**2, 3, padding=1)
 
     def forward(self, e: Tensor, pick: Pick) -> tuple[Tensor, Tensor, Tensor]:
-        """From embedded parents (B, E) to images (B, 1, H, W), codes (B, C), divergences (B,)."""
+        """From embedded parents (B, E) to images (B, C, H, W), codes (B, Z), divergences (B,)."""
         h, kl, latents = self.start(e)[:, :, None, None], e.new_zeros(len(e)), []
         for number, level in enumerate(self.levels):
             if number:

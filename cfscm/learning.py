@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
@@ -17,11 +17,12 @@ from cfcore.files import write_atomically
 from cfcore.graph import CausalGraph
 from cfcore.marks import marked
 from cfcore.patients import Patients
+from cfscm.detail import Denoising, DetailedImage
 from cfscm.encoding import widths
 from cfscm.image import ImageConfig, ImageMechanism
 from cfscm.model import DeepSCM, load_model, save_model
 from cfscm.semisupervised import Labelled
-from cfscm.training import FittingConfig, fit
+from cfscm.training import FittingConfig, Images, Objective, Progress, SwiftConfig, fit
 from cfscm.weights import read_manifest
 
 _MOST = 8_000  # steps, after which little changes
@@ -63,6 +64,52 @@ def untrained(
         torch.manual_seed(seed)
         image = ImageMechanism(ImageConfig(**sizes, **(large if height >= 64 else small)))
     return DeepSCM(image, graph=graph, target=target, outcome=outcome, seed=seed)
+
+
+def fit_detailed(
+    image: DetailedImage,
+    images: Images,
+    c: Tensor,
+    *,
+    objective: Objective,
+    config: FittingConfig,
+    detail: SwiftConfig,
+    seed: int,
+    checkpoint: Path | None = None,
+    **where: Any,  # noqa: ANN401
+) -> Iterator[tuple[str, Progress]]:
+    """Trains an image mechanism part by part: tone, autoencoder, flow.
+
+    Args:
+        image: The mechanism, trained in place.
+        images: The training images, N of them.
+        c: Their parents as vectors, shape (N, D).
+        objective, config: What the autoencoder minimises, and how it is trained.
+        detail: How the flow is trained.
+        checkpoint: Where to keep the state, ``*.safetensors``; each part has its own beside it.
+        where: ``device`` and ``progress`` of :func:`.fit`.
+
+    Yields:
+        The part, ``"autoencoder"`` or ``"flow"``, and its statistics.
+    """
+
+    def beside(part: str) -> Path | None:
+        if checkpoint is None:
+            return None
+        stem = checkpoint.stem.removesuffix(".checkpoint")
+        return checkpoint.with_name(f"{stem}.{part}.checkpoint.safetensors")
+
+    image.tone.fit(images, c)
+    hidden = image.tone.hidden(c)
+    plain = image.plain(images, c)
+    how = {"objective": objective, "config": config, "seed": seed, **where}
+    for step in fit(image.first, plain, hidden, checkpoint=beside("autoencoder"), **how):
+        yield "autoencoder", step
+    image.first.centre(plain, hidden)
+    left = image.left(images, c)
+    how |= {"objective": Denoising(), "config": detail}
+    for step in fit(image.flow, left, hidden, checkpoint=beside("flow"), **how):
+        yield "flow", step
 
 
 def trained_before(path: Path, made_of: str) -> dict[str, Any] | None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from cfcore.checks import InputError
 from cfcore.generator import Effect, Parents, values_set
 from cfcore.graph import CausalGraph
-from cfscm.encoding import encode
+from cfscm.detail import DetailConfig, DetailedImage
+from cfscm.encoding import encode, widths
 from cfscm.image import ImageConfig, ImageMechanism
 from cfscm.inference import InferenceConfig, ParentPredictors
 from cfscm.mechanisms import MechanismConfig, build_mechanisms, fit_mechanisms
@@ -42,7 +43,7 @@ class DeepSCM(nn.Module):
 
     def __init__(
         self,
-        image: ImageMechanism,
+        image: ImageMechanism | DetailedImage,
         *,
         graph: CausalGraph,
         target: str | None,
@@ -138,7 +139,11 @@ def save_model(
     model: DeepSCM, path: Path | str, *, seed: int, notes: Mapping[str, Any] | None = None
 ) -> None:
     """Writes a model as safetensors and a JSON manifest; see :func:`.write_weights`."""
-    config = {"image": asdict(model.image.config), "mechanisms": asdict(model.settings)}
+    image = model.image
+    config = {"image": asdict(getattr(image, "first", image).config)}
+    config |= {"mechanisms": asdict(model.settings)}
+    if isinstance(image, DetailedImage):
+        config["detail"] = asdict(image.config)
     config |= {"target": model.target, "outcome": model.outcome, "graph": repr(model.graph)}
     if model.inference is not None:
         config["inference"] = asdict(model.inference.config)
@@ -158,6 +163,11 @@ def load_model(path: Path | str, *, graph: CausalGraph) -> DeepSCM:
         inference = InferenceConfig(**config["inference"]) if "inference" in config else None
         settings = {name: config[name] for name in ("target", "outcome")}
         settings |= {"mechanisms": MechanismConfig(**config["mechanisms"]), "inference": inference}
-        return DeepSCM(ImageMechanism(ImageConfig(**config["image"])), graph=graph, **settings)
+        image = ImageMechanism(ImageConfig(**config["image"]))
+        if "detail" in config:
+            names = [name for name in graph if name in graph.parents(config["outcome"])]
+            entries = list(widths(graph, names).values())
+            image = DetailedImage(image, DetailConfig(**config["detail"]), entries)
+        return DeepSCM(image, graph=graph, **settings)
 
     return read_weights(path, make).eval()

@@ -23,6 +23,7 @@ from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.graph import Variable
 from cfcore.predictor import evaluating
+from cfscm.muon import Muon
 from cfscm.networks import ImageNetwork, check_positive
 from cfscm.soundness.distances import agreement
 
@@ -131,6 +132,25 @@ class FittingConfig:
 
 
 @dataclass(frozen=True)
+class SwiftConfig(FittingConfig):
+    """How a network of convolutions is trained where time is short.
+
+    Kernels take the orthogonal steps of :class:`.Muon`, and products are taken in half precision on
+    processors that have it as well as on CUDA.
+
+    Args:
+        kernels: The learning rate of kernels, as a multiple of that of the rest.
+    """
+
+    batch: int = 32
+    learning_rate: float = 4e-3
+    average: float = 0.999
+    shift: int = 0
+    display: float = 0.0
+    kernels: float = 12.5
+
+
+@dataclass(frozen=True)
 class _Epoch:
     """The statistics of one epoch.
 
@@ -173,7 +193,8 @@ class Loop:
         module: The network, trained in place.
         config: The pace: steps, rates, and limits on gradients.
         betas: The memory of AdamW, for gradients and for their squares.
-        half: Whether products may be taken in half precision on CUDA.
+        half: Whether products may be taken in half precision, on CUDA, or on a processor that has
+            it if the pace is swift.
     """
 
     def __init__(
@@ -186,11 +207,14 @@ class Loop:
         half: bool = True,
     ) -> None:
         self.module, self.config, self.device = module.to(device), config, torch.device(device)
-        self.half = half and self.device.type == "cuda"
+        self.half = half and _has_half(self.device, config)
         self.step, self.skipped, self.typical_norm = 0, 0, 0.0
         self.average = copy.deepcopy(module.state_dict())
         pace = {"lr": 0.0, "betas": betas, "weight_decay": config.weight_decay}
-        self.optimiser = torch.optim.AdamW(module.parameters(), **pace)
+        if isinstance(config, SwiftConfig):
+            self.optimiser = Muon(module, rate=config.kernels, **pace)
+        else:
+            self.optimiser = torch.optim.AdamW(module.parameters(), **pace)
 
     def advance(self, loss: Callable[[float], Mapping[str, Tensor]]) -> dict[str, float]:
         """Takes one step; a term of the loss that is not finite raises a FloatingPointError.
@@ -228,7 +252,7 @@ class Loop:
             return norm
         self.typical_norm = norm if self.step == 0 else 0.95 * self.typical_norm + 0.05 * norm
         for group in self.optimiser.param_groups:
-            group["lr"] = self.config.rate(self.step)
+            group["lr"] = self.config.rate(self.step) * group.get("rate", 1.0)
         self.optimiser.step()
         # Early weights are soon forgotten: the average is young at first.
         decay = min(self.config.average, (1 + self.step) / (10 + self.step))
@@ -269,6 +293,13 @@ class Loop:
             entries.setdefault(int(number), {})[field] = value
         self.optimiser.load_state_dict({"state": entries, "param_groups": groups})
         self.step, self.skipped, self.typical_norm = json.loads(notes["counters"])
+
+
+def _has_half(device: torch.device, config: FittingConfig) -> bool:
+    """Whether half precision saves time there."""
+    if device.type != "cpu" or not isinstance(config, SwiftConfig):
+        return device.type == "cuda"
+    return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

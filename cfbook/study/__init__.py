@@ -21,7 +21,7 @@ _OFFERED = {
     " STAGES changes imputation in_words label_free_table read_trials trial_patients",
     "cfbook.study.partial": "PartialRecipe",
     "cfbook.study.presets": "on preset",
-    "cfbook.study.recipes": "GeneratorRecipe PredictorRecipe probes",
+    "cfbook.study.recipes": "DetailedRecipe GeneratorRecipe PredictorRecipe probes",
     "cfbook.study.runs": "BETAS PredictorId Run SETTINGS STRENGTHS all_runs predictions",
     "cfbook.study.settings": "show_choices show_metrics show_pairs show_rivals show_shared",
     "cfbook.study.statistics": "effective_number inverse_weights mean_score responses"

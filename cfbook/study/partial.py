@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from cfbook.study.cohorts import parts
 from cfbook.study.presets import check_known
-from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
+from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, config_facts
 from cfchest.cohorts import mask_labels
 from cfchest.data import Dataset
 from cfcore.checks import InputError
@@ -117,7 +117,7 @@ class PartialRecipe(GeneratorRecipe):
             schedule["objective"]["exact"], whole = _EARLIER, {}
         return whole | {
             "patients": PredictorRecipe(self.preset, self.hospital).digest,
-            "image": asdict(self.preset.image),
+            "image": config_facts(self.preset.image),
             "mechanisms": asdict(self.preset.mechanisms),
             "schedule": schedule,
             "consistency": None if self.consistency is None else asdict(self.consistency),

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, fields, replace
 
 from cfchest.folders import Folders
 from cfcore.checks import InputError
+from cfscm.detail import DetailConfig
 from cfscm.image import ImageConfig
 from cfscm.mechanisms import MechanismConfig
 from cfscm.networks import PredictorConfig
 from cfscm.semisupervised import Labelled
-from cfscm.training import FittingConfig, TrainingConfig
+from cfscm.training import FittingConfig, SwiftConfig, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Preset:
         image, mechanisms: What the mechanisms of a generator are made of, for the image and for
             its parents.
         fitting, objective: How it is trained, and what its training minimises.
+        detail, swift: What the flow of a generator is made of, and how it is trained.
+        own: How many patients of their own such generators learn from; those of the phantom are
+            drawn for them, of real ones the training part is used.
         folders: Where the real patients are; by default there are none, only the phantom's.
     """
 
@@ -51,6 +55,9 @@ class Preset:
     mechanisms: MechanismConfig = field(default_factory=MechanismConfig)
     fitting: FittingConfig = field(default_factory=FittingConfig)
     objective: Labelled = field(default_factory=Labelled)
+    detail: DetailConfig = field(default_factory=DetailConfig)
+    swift: SwiftConfig = field(default_factory=SwiftConfig)
+    own: int = 40_000
     folders: Folders | None = None
 
     def __post_init__(self) -> None:
@@ -69,6 +76,8 @@ _ALL = (
         training=TrainingConfig(3),
         image=ImageConfig(widths=(16, 24), code=8, embedding=16, prior="regressed", **_SMALL),
         fitting=FittingConfig(steps=150, report=50),
+        detail=DetailConfig(side=16, width=16, embedding=16, glance=8),
+        swift=SwiftConfig(steps=100, report=50), own=800,
     ),
     Preset(
         "curve", 32, train=8_000, validation=1_000, test=2_000, objective=_LATE,
@@ -78,7 +87,7 @@ _ALL = (
     Preset(
         "book", 64, train=8_000, validation=1_000, test=4_000, patients=1_000, objective=_LATE,
         image=_IMAGE,
-        fitting=FittingConfig(steps=5_000, batch=32),
+        fitting=FittingConfig(steps=5_000, batch=32), swift=SwiftConfig(steps=16_000, report=500),
     ),
     Preset(
         "paper", 224, train=70, validation=10, test=20, folders=Folders(), objective=_LATE,
@@ -86,6 +95,7 @@ _ALL = (
         training=TrainingConfig(epochs=20, learning_rate=1e-3, shift=8),
         image=replace(_IMAGE, size=224, widths=(64, 96, 128, 128), latents=(0, 0, 0, 0), code=64),
         fitting=FittingConfig(steps=60_000, batch=64, shift=7),
+        detail=DetailConfig(side=112, width=96), swift=SwiftConfig(steps=200_000, batch=64),
     ),
 )  # fmt: skip
 PRESETS: Mapping[str, Preset] = {one.name: one for one in _ALL}

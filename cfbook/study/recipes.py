@@ -10,7 +10,7 @@ from typing import ClassVar, Generic, Literal, TypeVar, get_args
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cfbook.paths import DATA
 from cfbook.study.cohorts import cohort_facts, parts
@@ -23,8 +23,11 @@ from cfchest.phantom import HOSPITALS, Phantom
 from cfcore.checks import InputError
 from cfcore.marks import check_place, marked
 from cfscm import networks
+from cfscm.detail import DetailedImage
+from cfscm.encoding import widths
 from cfscm.image import ImageMechanism
 from cfscm.inference import InferenceConfig
+from cfscm.learning import fit_detailed
 from cfscm.model import DeepSCM, load_model, save_model
 from cfscm.networks import ImageNetwork, PredictorConfig
 from cfscm.training import Images, TrainingConfig, fit, train
@@ -35,6 +38,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 # What of a preset decides the weights of a predictor, and what else those of a generator.
 _DECISIVE = ("name", "size", "train", "validation", "test", "cohort", "network", "training")
 _GENERATING = ("image", "fitting", "mechanisms", "objective")
+_OWN = 5  # added to the seed of the patients of generators that have their own
 _APART = 2  # added to the seed of the patients of probes: those of the experiments are other ones
 
 
@@ -314,6 +318,12 @@ def probes(preset: Preset) -> Mapping[str, _Probe]:
     return made | {"effusion": _Probe("effusion", 3 * preset.train, *where, strong, training)}
 
 
+def config_facts(config: object) -> dict[str, object]:
+    """What a config says, without the number of channels where nobody could choose it."""
+    facts = asdict(config)
+    return {name: value for name, value in facts.items() if (name, value) != ("channels", 1)}
+
+
 @dataclass(frozen=True)
 class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
     """How one generator is made; a training that was killed goes on from its last checkpoint.
@@ -345,8 +355,12 @@ class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
     @property
     def facts(self) -> object:
         """All that decides the weights."""
-        configs = [asdict(getattr(self.preset, name)) for name in _GENERATING]
+        configs = [config_facts(getattr(self.preset, name)) for name in _GENERATING]
         return [PredictorRecipe(self.preset, self.hospital).digest, self.seed, *configs]
+
+    def data(self) -> Dataset:
+        """The patients it learns from."""
+        return parts(self.hospital, self.preset)["train"]
 
     def untrained(self) -> DeepSCM:
         """The generator before its first step."""
@@ -358,7 +372,7 @@ class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
 
     def _trained(self, path: Path, **where: object) -> tuple[DeepSCM, dict]:
         """Train the parents on all that is recorded of them, the image where all are recorded."""
-        model, data = self.untrained(), parts(self.hospital, self.preset)["train"]
+        model, data = self.untrained(), self.data()
         whole = data.select(data.table[data.table[list(model.names)].notna().all(axis=1)])
         if not len(whole):
             raise InputError("no training image has all parents: lung sizes come from masks")
@@ -366,7 +380,61 @@ class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
         images, c = self.seen(whole), model.encode({n: whole.parents[n] for n in model.names})
         where["checkpoint"] = path.with_name(f"{path.stem}.checkpoint.safetensors")
         how = {"objective": self.preset.objective, "config": self.preset.fitting, **where}
-        history = [asdict(step) for step in fit(model.image, images, c, seed=self.seed, **how)]
-        model.image.centre(images, c)
+        history = self._fitted(model, images, c, seed=self.seed, **how)
         notes = {"recipe": self.name, "negative log-likelihood": likelihood, "history": history}
         return model, notes
+
+    def _fitted(self, model: DeepSCM, images: Images, c: Tensor, **how: object) -> list[dict]:
+        """Train the image mechanism; what it returns are the statistics of the steps."""
+        history = [asdict(step) for step in fit(model.image, images, c, **how)]
+        model.image.centre(images, c)
+        return history
+
+
+@dataclass(frozen=True)
+class DetailedRecipe(GeneratorRecipe):
+    """How a generator with tone, autoencoder and flow is made, from patients of its own.
+
+    Example:
+        >>> from cfbook.study.presets import preset
+        >>> DetailedRecipe(preset("book"), seed=1).name
+        'detailed-C-seed1'
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and files."""
+        return f"detailed-{self.hospital}-seed{self.seed}"
+
+    @property
+    def facts(self) -> object:
+        """All that decides the weights."""
+        own = [self.preset.own, self.preset.cohort + _OWN, asdict(self.preset.detail)]
+        own += [asdict(self.preset.swift), *cohort_facts(self.hospital, self.preset)]
+        return [super().facts, *own]
+
+    def data(self) -> Dataset:
+        """The patients it learns from."""
+        if self.folders is not None:
+            return super().data()
+        who = {"hospital": self.hospital, "seed": self.preset.cohort + _OWN}
+        return from_phantom(Phantom(self.preset.size).sample(self.preset.own, **who))
+
+    def untrained(self) -> DeepSCM:
+        """The generator before its first step."""
+        model = super().untrained()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            entries = list(widths(CHEST, model.names).values())
+            model.image = DetailedImage(model.image, self.preset.detail, entries)
+        return model
+
+    def _fitted(self, model: DeepSCM, images: Images, c: Tensor, **how: object) -> list[dict]:
+        steps = fit_detailed(model.image, images, c, detail=self.preset.swift, **how)
+        return [{"part": part, **asdict(step)} for part, step in steps]
+
+
+DESIGNS: Mapping[str, type[GeneratorRecipe]] = {
+    "learned": GeneratorRecipe, "detailed": DetailedRecipe,
+}  # fmt: skip
+"""The designs of learned generators, by the word with which runs and commands name them."""

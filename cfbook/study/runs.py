@@ -13,7 +13,7 @@ import torch
 from cfbook.paths import DATA, data_file
 from cfbook.study.cohorts import Kind, held_out, phantom_cohort
 from cfbook.study.presets import Preset, check_known
-from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, Recipe
+from cfbook.study.recipes import DESIGNS, GeneratorRecipe, PredictorRecipe, Recipe
 from cfchest.graph import paper_grid
 from cfchest.offsets import offset
 from cfcore import __version__
@@ -161,8 +161,8 @@ class Run(Recipe):
 
     def learned(self) -> GeneratorRecipe | None:
         """How its generator is made, if it is one of ours; always from hospital C."""
-        found = re.fullmatch(r"learned-([0-9]+)", self.generator)
-        return None if found is None else GeneratorRecipe(self.preset, "C", int(found[1]))
+        found = re.fullmatch(rf"({'|'.join(DESIGNS)})-([0-9]+)", self.generator)
+        return None if found is None else DESIGNS[found[1]](self.preset, "C", int(found[2]))
 
     @property
     def facts(self) -> list[object]:
@@ -182,7 +182,7 @@ def find_generator(run: Run) -> Generator:
         return phantom_cohort(run.where.test, run.preset).oracle
     recipe = run.learned()
     if recipe is None:
-        raise InputError(f"{run.generator!r} is neither oracle nor learned-0, learned-1, ...")
+        raise InputError(f"{run.generator!r} is neither oracle nor learned-0, detailed-0, ...")
     return recipe.obtain(progress=True)
 
 
