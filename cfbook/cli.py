@@ -213,6 +213,32 @@ def results(
     return found + tables.collect(tables.learned_runs(preset, seeds), out, folder=predictions)
 
 
+def designs(
+    *,
+    out: Path,
+    source: Source = _BOOK,
+    only: Sequence[str] = (),
+    patients: int = 700,
+    seed: int = 0,
+) -> list[Path]:
+    """Try designs of generators by what can be known on real data.
+
+    Each ingredient is changed alone. Designs that the table has are not tried again, and trainings
+    that are kept are found.
+
+    Args:
+        out (DIR): Where the table is, or goes.
+        only (NAME): A design, by its name in the table (default: all that are missing).
+        patients (N): Validation patients, the last ones.
+        seed (N): Of the trainings.
+    """
+    from cfbook.study.designs import collect_designs
+
+    check_writable(out)
+    preset = source.sizes(out)
+    return [collect_designs(preset, out, only=only, patients=patients, seed=seed)]
+
+
 def missing(
     *,
     out: Path,

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cfcore.checks import InputError
+from cfscm.encoding import expanded
 from cfscm.image import ImageMechanism
 from cfscm.networks import check_positive
 from cfscm.tone import Tone
@@ -49,6 +50,9 @@ class DetailConfig:
         glance: Numbers that are linear in the whole image.
         steps: Steps of the flow, in either direction.
         low, high: The noise levels between which it runs, in spreads of the residual.
+        relevance: How much more pixels count in training where the parents matter; 0 for not at
+            all.
+        tone: Whether parents may bend the display of images.
     """
 
     side: int = 32
@@ -58,6 +62,8 @@ class DetailConfig:
     steps: int = 6
     low: float = 0.05
     high: float = 14.0
+    relevance: float = 4.0
+    tone: bool = True
 
     def __post_init__(self) -> None:
         check_positive(self, "side", "width", "embedding", "glance", "steps", "low", "high")
@@ -348,7 +354,10 @@ class DetailedImage(nn.Module):
         spread = _smooth(r.std(dim=0, keepdim=True).clamp(min=1e-4), 3)
         self.flow.spread.copy_(spread)
         self.flow.usual.copy_(context.mean(dim=0, keepdim=True) / 5)
-        self.flow.weight.copy_(_relevance(r / spread, self.tone.hidden(c.to(spread))[rows].cpu()))
+        hidden = self.tone.hidden(c[rows].to(self.tone.typical)).cpu()
+        share = _told(r / spread, hidden)
+        weight = 1 + self.config.relevance * share / share.mean().clamp(min=1e-12)
+        self.flow.weight.copy_(weight / weight.mean())
         return left.kept()
 
 
@@ -393,15 +402,14 @@ class _Left(Images):
         return torch.cat([self[rows].cpu() for rows in torch.arange(len(self)).split(256)])
 
 
-def _relevance(r: Tensor, c: Tensor) -> Tensor:
-    r"""How much each pixel should count: more where its spread depends on the parents.
+def _told(r: Tensor, c: Tensor) -> Tensor:
+    r"""How much the parents say of the spread of each pixel, shape (1, C, S, S).
 
-    The share of the variance of :math:`r^2`, and of products with neighbours, that the parents
-    explain in a quadratic regression, smoothed; weights have mean 1 and none is below a fifth.
+    The share of the variance of :math:`r^2`, and of products with neighbours, that a quadratic
+    regression on the parents explains: the largest of them, smoothed.
     """
-    first, second = torch.triu_indices(c.shape[1], c.shape[1])
-    terms = torch.cat((c, c[:, first] * c[:, second]), dim=1)
-    terms = (terms - terms.mean(dim=0)).double()
+    terms = expanded(c).double()
+    terms = terms - terms.mean(dim=0)
     gram = terms.T @ terms + 1e-3 * len(c) * torch.eye(terms.shape[1])
     shares = []
     for near in (r, r.roll(1, dims=2), r.roll(1, dims=3)):
@@ -409,9 +417,7 @@ def _relevance(r: Tensor, c: Tensor) -> Tensor:
         product = product - product.mean(dim=0)
         told = terms @ torch.linalg.solve(gram, terms.T @ product)
         shares.append((told.var(dim=0) / product.var(dim=0).clamp(min=1e-12)).view_as(r[0]))
-    share = _smooth(torch.stack(shares).amax(dim=0, keepdim=True).float(), 5)
-    weight = 1 + 4 * share / share.mean().clamp(min=1e-12)
-    return weight / weight.mean()
+    return _smooth(torch.stack(shares).amax(dim=0, keepdim=True).float(), 5)
 
 
 def _smooth(x: Tensor, size: int) -> Tensor:

@@ -51,6 +51,17 @@ def encode(graph: CausalGraph, pa: Parents, names: Sequence[str]) -> Tensor:
     return torch.cat([_code(graph[name], pa[name]) for name in names], dim=-1)
 
 
+def expanded(c: Tensor) -> Tensor:
+    """The parents with a constant and all their products, shape (B, 1 + D + D (D + 1) / 2).
+
+    Example:
+        >>> expanded(torch.tensor([[2.0, 3.0]]))
+        tensor([[1., 2., 3., 4., 6., 9.]])
+    """
+    first, second = torch.triu_indices(c.shape[1], c.shape[1], device=c.device)
+    return torch.cat((torch.ones_like(c[:, :1]), c, c[:, first] * c[:, second]), dim=1)
+
+
 def _code(variable: Variable, value: Tensor) -> Tensor:
     value = value if value.is_floating_point() else value.float()
     if variable.kind == "continuous":

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from cfscm.encoding import expanded
 from cfscm.layers import Decoder, Encoder, ImageConfig, Normal, Pick, Scale
 from cfscm.training import Images
 
@@ -42,7 +43,7 @@ class ImageMechanism(nn.Module):
         self.embed = nn.Sequential(*layers)
         self.average = nn.Linear(config.parents + config.code, config.channels * config.size**2)
         self.encoder, self.decoder = Encoder(config), Decoder(config)
-        terms = len(_expanded(torch.zeros(1, config.parents))[0])
+        terms = len(expanded(torch.zeros(1, config.parents))[0])
         self.register_buffer("drift", torch.zeros(terms, config.code))
         shape = (1, config.channels, config.size, config.size)
         self.log_sd = nn.Parameter(torch.full(shape, math.log(0.1)))
@@ -130,14 +131,14 @@ class ImageMechanism(nn.Module):
         for rows in torch.arange(len(c)).split(128):
             x, own = (part[rows].to(self.drift.device) for part in (images, c))
             parts.append(self.abduct(x, own)["z0"].flatten(1).cpu())
-        terms = _expanded(c).double()
+        terms = expanded(c).double()
         penalty = torch.full_like(terms[0], 1e-3)
         penalty[1 + c.shape[1] :] += shrink * len(c)
         gram = terms.T @ terms + torch.diag(penalty)
         self.drift.copy_(torch.linalg.solve(gram, terms.T @ torch.cat(parts).double()))
 
     def _drift(self, c: Tensor) -> Tensor:
-        return (_expanded(c) @ self.drift)[:, :, None, None]
+        return (expanded(c) @ self.drift)[:, :, None, None]
 
     def predict(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
         r"""Draws the images that the noise, with or without its residual, gives under the parents.
@@ -178,14 +179,3 @@ class ImageMechanism(nn.Module):
         # A line in the parents and the code is the quick part of the mean; the decoder bends it.
         drawn, code, kl = self.decoder(self.embed(c), pick)
         return self.average(torch.cat((c, code), dim=1)).view_as(drawn) + drawn, kl
-
-
-def _expanded(c: Tensor) -> Tensor:
-    """The parents with a constant and all their products, shape (B, 1 + D + D (D + 1) / 2).
-
-    Example:
-        >>> _expanded(torch.tensor([[2.0, 3.0]]))
-        tensor([[1., 2., 3., 4., 6., 9.]])
-    """
-    first, second = torch.triu_indices(c.shape[1], c.shape[1], device=c.device)
-    return torch.cat((torch.ones_like(c[:, :1]), c, c[:, first] * c[:, second]), dim=1)

@@ -22,7 +22,7 @@ from cfscm.encoding import widths
 from cfscm.image import ImageConfig, ImageMechanism
 from cfscm.model import DeepSCM, load_model, save_model
 from cfscm.semisupervised import Labelled
-from cfscm.training import FittingConfig, Images, Objective, Progress, SwiftConfig, fit
+from cfscm.training import FittingConfig, Images, Objective, Progress, fit
 from cfscm.weights import read_manifest
 
 _MOST = 8_000  # steps, after which little changes
@@ -73,7 +73,7 @@ def fit_detailed(
     *,
     objective: Objective,
     config: FittingConfig,
-    detail: SwiftConfig,
+    detail: FittingConfig,
     seed: int,
     checkpoint: Path | None = None,
     **where: Any,  # noqa: ANN401
@@ -99,7 +99,8 @@ def fit_detailed(
         stem = checkpoint.stem.removesuffix(".checkpoint")
         return checkpoint.with_name(f"{stem}.{part}.checkpoint.safetensors")
 
-    image.tone.fit(images, c)
+    if image.config.tone:
+        image.tone.fit(images, c)
     hidden = image.tone.hidden(c)
     plain = image.plain(images, c)
     how = {"objective": objective, "config": config, "seed": seed, **where}

@@ -56,7 +56,7 @@ class Preset:
     fitting: FittingConfig = field(default_factory=FittingConfig)
     objective: Labelled = field(default_factory=Labelled)
     detail: DetailConfig = field(default_factory=DetailConfig)
-    swift: SwiftConfig = field(default_factory=SwiftConfig)
+    swift: FittingConfig = field(default_factory=SwiftConfig)
     own: int = 40_000
     folders: Folders | None = None
 

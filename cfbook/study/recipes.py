@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -372,7 +373,7 @@ class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
 
     def _trained(self, path: Path, **where: object) -> tuple[DeepSCM, dict]:
         """Train the parents on all that is recorded of them, the image where all are recorded."""
-        model, data = self.untrained(), self.data()
+        began, model, data = time.process_time(), self.untrained(), self.data()
         whole = data.select(data.table[data.table[list(model.names)].notna().all(axis=1)])
         if not len(whole):
             raise InputError("no training image has all parents: lung sizes come from masks")
@@ -381,7 +382,9 @@ class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
         where["checkpoint"] = path.with_name(f"{path.stem}.checkpoint.safetensors")
         how = {"objective": self.preset.objective, "config": self.preset.fitting, **where}
         history = self._fitted(model, images, c, seed=self.seed, **how)
+        minutes = (time.process_time() - began) / 60
         notes = {"recipe": self.name, "negative log-likelihood": likelihood, "history": history}
+        notes["CPU minutes"] = round(minutes, 1)
         return model, notes
 
     def _fitted(self, model: DeepSCM, images: Images, c: Tensor, **how: object) -> list[dict]:
@@ -392,33 +395,46 @@ class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
 
 
 @dataclass(frozen=True)
-class DetailedRecipe(GeneratorRecipe):
-    """How a generator with tone, autoencoder and flow is made, from patients of its own.
+class OwnRecipe(GeneratorRecipe):
+    """How a generator is made from patients of its own, as many as the preset says.
 
     Example:
         >>> from cfbook.study.presets import preset
-        >>> DetailedRecipe(preset("book"), seed=1).name
-        'detailed-C-seed1'
+        >>> OwnRecipe(preset("book"), seed=1).name
+        'own-C-seed1'
     """
+
+    design: ClassVar[str] = "own"
 
     @property
     def name(self) -> str:
         """What it is called in tables and files."""
-        return f"detailed-{self.hospital}-seed{self.seed}"
+        return f"{self.design}-{self.hospital}-seed{self.seed}"
 
     @property
     def facts(self) -> object:
         """All that decides the weights."""
-        own = [self.preset.own, self.preset.cohort + _OWN, asdict(self.preset.detail)]
-        own += [asdict(self.preset.swift), *cohort_facts(self.hospital, self.preset)]
-        return [super().facts, *own]
+        who = [self.preset.own, self.preset.cohort + _OWN]
+        return [super().facts, *who, *cohort_facts(self.hospital, self.preset)]
 
     def data(self) -> Dataset:
-        """The patients it learns from."""
+        """The patients it learns from: the phantom's are drawn, real ones are the training part."""
         if self.folders is not None:
             return super().data()
         who = {"hospital": self.hospital, "seed": self.preset.cohort + _OWN}
         return from_phantom(Phantom(self.preset.size).sample(self.preset.own, **who))
+
+
+@dataclass(frozen=True)
+class DetailedRecipe(OwnRecipe):
+    """How a generator with tone, autoencoder and flow is made."""
+
+    design: ClassVar[str] = "detailed"
+
+    @property
+    def facts(self) -> object:
+        """All that decides the weights."""
+        return [super().facts, asdict(self.preset.detail), asdict(self.preset.swift)]
 
     def untrained(self) -> DeepSCM:
         """The generator before its first step."""
@@ -435,6 +451,6 @@ class DetailedRecipe(GeneratorRecipe):
 
 
 DESIGNS: Mapping[str, type[GeneratorRecipe]] = {
-    "learned": GeneratorRecipe, "detailed": DetailedRecipe,
+    "learned": GeneratorRecipe, "own": OwnRecipe, "detailed": DetailedRecipe,
 }  # fmt: skip
 """The designs of learned generators, by the word with which runs and commands name them."""

@@ -1,0 +1,145 @@
+"""Designs of generators: what each ingredient is worth, by what can be known on real data.
+
+Every design is judged by the laws of readings alone (:mod:`cfscm.soundness.laws`), on validation
+patients and on patients drawn anew. No true counterfactual is looked at.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from cfbook.study.cohorts import parts, phantom_cohort
+from cfbook.study.learned import write_table
+from cfbook.study.presets import Preset, check_known
+from cfbook.study.recipes import (
+    DetailedRecipe,
+    GeneratorRecipe,
+    OwnRecipe,
+    PredictorRecipe,
+    probes,
+)
+from cfchest.data import Dataset, from_phantom
+from cfchest.graph import CHEST
+from cfchest.phantom import Phantom
+from cfcore.generator import Generator
+from cfscm.soundness import interventions_of
+from cfscm.soundness.baselines import Identity, MeanShift
+from cfscm.soundness.laws import laws_table
+from cfscm.training import FittingConfig
+from cfscm.weights import read_manifest
+
+_FILE = "generator_designs.csv"
+_TRIED = ("sex", "race", "age", "effusion")
+_FRESH = 6  # added to the seed of the observed patients with whom readings are compared
+_POOL = 12_000
+_BASELINES = ("doing nothing", "mean shift")
+
+
+def _variants(preset: Preset, seed: int = 0) -> dict[str, GeneratorRecipe]:
+    """The designs that are tried, by name: one ingredient is changed at a time.
+
+    Flows are trained for less than a third of the preset's steps.
+
+    Example:
+        >>> from cfbook.study.presets import preset
+        >>> len({recipe.file for recipe in _variants(preset("book")).values()})
+        12
+    """
+    brief = replace(preset.swift, steps=max(1, round(0.28 * preset.swift.steps)))
+    short, image, detail = replace(preset, swift=brief), preset.image, preset.detail
+    longer = replace(preset.fitting, steps=2 * preset.fitting.steps)
+    slow = {"batch": brief.batch, "shift": 0, "display": 0.0, "report": brief.report}
+    flows = {
+        "flow": short,
+        "flow, 8,000 patients": replace(short, own=max(1, preset.own // 5)),
+        "flow without tone": replace(short, detail=replace(detail, tone=False)),
+        "flow, all pixels alike": replace(short, detail=replace(detail, relevance=0.0)),
+        "flow, half the noise levels": replace(short, detail=replace(detail, high=3.0)),
+        "flow, AdamW": replace(short, swift=FittingConfig(brief.steps, **slow)),
+        "flow, three times as long": preset,
+    }
+    coders = {
+        "autoencoder, own patients": preset,
+        "autoencoder, code four times as long": replace(
+            preset, image=replace(image, code=4 * image.code)
+        ),
+        "autoencoder, code held": replace(preset, image=replace(image, prior="exogenous")),
+        "autoencoder, twice as long": replace(preset, fitting=longer),
+    }
+    made = {"autoencoder, training patients": GeneratorRecipe(preset, seed=seed)}
+    made |= {name: OwnRecipe(each, seed=seed) for name, each in coders.items()}
+    return made | {name: DetailedRecipe(each, seed=seed) for name, each in flows.items()}
+
+
+def collect_designs(
+    preset: Preset, out: Path, *, only: Iterable[str] = (), patients: int = 700, seed: int = 0
+) -> Path:
+    """Try designs, trained if need be, and write or extend their table.
+
+    Args:
+        only: Some of the names; by default all that the table does not have.
+        patients: How many validation patients; the first 300 were used to choose before.
+    """
+    path, made = out / _FILE, _variants(preset, seed)
+    known = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["design"])
+    for name in only:
+        check_known("design", name, (*_BASELINES, *made))
+    asked = list(only) or [name for name in (*_BASELINES, *made) if name not in set(known.design)]
+    for name in asked:
+        generator, cost = _obtained(name, preset, made)
+        table = _judged(name, generator, preset, patients).assign(**cost, seed=seed)
+        known = pd.concat([known[known.design != name], table]) if len(known) else table
+        write_table(known, path)
+    return path
+
+
+def _obtained(
+    name: str, preset: Preset, made: Mapping[str, GeneratorRecipe]
+) -> tuple[Generator, dict[str, float]]:
+    """A generator, and what it cost."""
+    if name == "doing nothing":
+        return Identity(phantom_cohort("C", preset).oracle), {}
+    if name == "mean shift":
+        data, began = OwnRecipe(preset).data(), time.process_time()
+        names = CHEST.parents("image")
+        shift = MeanShift.fit(CHEST, names, data)
+        return shift, {"cpu_minutes": (time.process_time() - began) / 60}
+    recipe = made[name]
+    model = recipe.obtain(progress=True)
+    files = (place / recipe.file for place in (recipe.committed, recipe.cache))
+    file = next(file for file in files if file.is_file())
+    size = sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
+    return model, {
+        "cpu_minutes": read_manifest(file)["notes"].get("CPU minutes"),
+        "megabytes": size / 1e6,
+        "images_per_second": _pace(model, parts("C", preset)["validation"].take(range(32))),
+    }
+
+
+@torch.inference_mode()
+def _pace(model: Generator, data: Dataset) -> float:
+    """How many counterfactuals it draws in a second of a processor, noise once abducted."""
+    noise, begun = model.abduct(data[:], data.parents), 0.0
+    for warm in (True, False):
+        begun = time.process_time()
+        for _ in range(1 if warm else 5):
+            model.predict(noise, data.parents)
+    return 5 * len(data) / (time.process_time() - begun)
+
+
+def _judged(name: str, generator: Generator, preset: Preset, patients: int) -> pd.DataFrame:
+    """The laws of readings of one design."""
+    validation = parts("C", preset)["validation"]
+    data = validation.take(range(len(validation))[-patients:])
+    who = {"hospital": "C", "seed": preset.cohort + _FRESH}
+    observed = from_phantom(Phantom(preset.size).sample(_POOL, **who))
+    readers = {each: probe.obtain() for each, probe in probes(preset).items()}
+    readers["basic"] = PredictorRecipe(preset).obtain()
+    terms = {"interventions": interventions_of(data.parents, _TRIED, graph=CHEST)}
+    terms |= {"graph": CHEST, "label": "effusion"}
+    table = laws_table({name: generator}, data, observed, readers, **terms)
+    return table.rename(columns={"generator": "design"}).assign(patients=len(data))

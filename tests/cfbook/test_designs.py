@@ -1,0 +1,36 @@
+"""Designs of generators are tried one ingredient at a time, without the truth."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cfbook.study.designs import _variants, collect_designs
+from cfbook.study.presets import preset
+from cfcore.checks import InputError
+
+
+def test_each_design_changes_something() -> None:
+    made = _variants(preset("book"))
+
+    assert len({recipe.file for recipe in made.values()}) == len(made)
+    assert made["autoencoder, training patients"].file.startswith("book-learned-C-seed0-81f3c89e68")
+
+
+def test_designs_are_tried_once_and_added_to_the_table(tmp_path: Path) -> None:
+    small = preset("smoke")
+    names = ["doing nothing", "mean shift"]
+    first = pd.read_csv(collect_designs(small, tmp_path, only=names[:1], patients=60))
+    both = pd.read_csv(collect_designs(small, tmp_path, only=names[1:], patients=60))
+
+    assert list(dict.fromkeys(both.design)) == names
+    pd.testing.assert_frame_equal(both[both.design == names[0]][first.columns], first)
+    found = both.set_index(["design", "measure", "intervention", "reader"])["value"].sort_index()
+    assert (found["doing nothing", "slope"] == 0).all()
+    law = (found[name, "law"]["sex", "sex"] for name in names)
+    assert next(law) > 1.5 * next(law), "a mean shift changes the sex that is read"
+
+
+def test_an_unknown_design_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="design must be one of doing nothing, mean shift"):
+        collect_designs(preset("smoke"), tmp_path, only=["magic"])
