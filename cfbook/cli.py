@@ -176,6 +176,7 @@ def results(
     leak: bool = False,
     support: bool = False,
     panel: bool = False,
+    fresh: int | None = None,
 ) -> list[Path]:
     """Try learned generators and put them into the tables.
 
@@ -193,11 +194,16 @@ def results(
         leak: Only probe the noise for the parents that it should not know, on test patients.
         support: Only compare counterfactuals of each world with real images of it.
         panel: Only try the limits of abduction, and the first generator beside them.
+        fresh (SEED): Only put all designs beside the truth, on patients drawn by this seed.
     """
     from cfbook.study import learned as tables
+    from cfbook.study.faithful import collect_fresh, collect_panel
 
     preset, seeds, count = source.sizes(out), range(generators), patients or 300
     check_writable(out)
+    if fresh is not None:
+        terms = {"seeds": seeds, "patients": patients or 600}
+        return [collect_fresh(preset, out, cohort=fresh, **terms)]
     if kept:
         return [tables.collect_kept(preset, out)]
     if leak:
@@ -205,7 +211,7 @@ def results(
     if support:
         return [tables.collect_support(preset, seeds, out, patients=count)]
     if panel:
-        return tables.collect_panel(preset, out, patients=count)
+        return collect_panel(preset, out, patients=count)
     if readings:
         return [tables.collect_readings(preset, seeds, out, patients=count)]
     counts = {"patients": count, "noise_patients": noise_patients}

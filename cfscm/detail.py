@@ -124,11 +124,16 @@ class _Block(nn.Module):
 
     def forward(self, h: Tensor, e: Tensor) -> Tensor:
         """Updates the state h, shape (B, C, H, W), knowing e, shape (B, E)."""
-        size = torch.linalg.vector_norm(h.flatten(1), dim=1) / h[0].numel() ** 0.5
-        gain = (self.gain / (size[:, None] + 1e-3)).to(h.dtype)[:, :, None, None]
+        gain, bias = (v.to(h.dtype)[:, None, None] for v in (self.gain, self.shift))
         scale, shift = self.film(e)[:, :, None, None].chunk(2, dim=1)
-        g = self.first(F.silu(h * gain + self.shift.to(h.dtype)[:, None, None]))
+        g = self.first(F.silu(_unit(h) * gain + bias))
         return h + self.second(F.silu(g * (1 + scale) + shift))
+
+
+def _unit(h: Tensor) -> Tensor:
+    """States (B, C, H, W), each scaled to a mean square of 1."""
+    size = torch.linalg.vector_norm(h.flatten(1), dim=1) / h[0].numel() ** 0.5
+    return h * (1 / (size + 1e-3)).to(h.dtype)[:, None, None, None]
 
 
 class _Denoiser(nn.Module):
@@ -184,7 +189,7 @@ class _Denoiser(nn.Module):
         h = self.coarse(F.avg_pool2d(middle, 2), e)
         h = self.back[0](self._joined(0, middle, h), e)
         h = self.back[1](self._joined(1, fine, h), e)
-        h = F.pixel_shuffle(self.out(F.silu(self.back[2](h, e))), 2)
+        h = F.pixel_shuffle(self.out(F.silu(_unit(self.back[2](h, e)))), 2)
         return whole * whole * r + s * whole * h
 
     def _level(self, sigma: Tensor) -> Tensor:

@@ -143,7 +143,7 @@ class SwiftConfig(FittingConfig):
     """
 
     batch: int = 32
-    learning_rate: float = 4e-3
+    weight_decay: float = 5e-2
     average: float = 0.999
     shift: int = 0
     display: float = 0.0

@@ -6,16 +6,14 @@ suffices for tables and correlations; every claim with its interval; how sound e
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-import torch
 
 from cfbook.paths import DATA
 from cfbook.study.claims import TIED, read_design, verdict, verdicts
@@ -25,7 +23,6 @@ from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
 from cfbook.study.runs import (
     KEYS,
     SETTINGS,
-    STRENGTHS,
     PredictorId,
     Run,
     all_runs,
@@ -34,23 +31,17 @@ from cfbook.study.runs import (
 )
 from cfbook.study.statistics import Study, reweighted, study_predictions, study_run
 from cfbook.theory.images import generator_noise
-from cfchest.data import Dataset
 from cfchest.graph import CHEST, paper_grid
 from cfchest.phantom.equations import fresh_detector
-from cfchest.phantom.limits import PosteriorMean, PosteriorSampler
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.generator import Effect
 from cfcore.marginalise import marginalise
 from cfcore.predictions import Predictions
-from cfcore.predictor import Predictor
-from cfcore.standardise.estimate import Pool
-from cfcore.standardise.laws import law_of_scores
 from cfscm.model import DeepSCM
 from cfscm.soundness import soundness
 from cfscm.soundness.baselines import Derived, Identity
 from cfscm.soundness.leak import leak_table
-from cfscm.soundness.panel import panel
 from cfscm.soundness.support import support_table
 
 RESULTS = DATA / "results"
@@ -58,7 +49,6 @@ _ESTIMATES, _CLAIMS = "learned_estimates.csv", "learned_claims.csv"
 SOUNDNESS, NOISE = "soundness.csv", "generator_noise.csv"
 READINGS, LEAK, SUPPORT = "generator_readings.csv", "leak.csv", "support.csv"
 LIMITS, PANEL = "soundness_limits.csv", "panel.csv"
-_IDEAL = ("posterior sampler", "posterior-mean image")
 _WHERE = ["generator", "setting", "testset", "effect", "q"]
 
 _Key = tuple[str, str, Effect]
@@ -174,68 +164,6 @@ def collect_readings(
         table = soundness(_read_as(reading, preset, seed), data, classifiers={}, **terms)
         tried.append(table.assign(reading=reading, seed=seed, patients=patients))
     return write_table(pd.concat(tried), out / READINGS)
-
-
-def collect_panel(preset: Preset, out: Path, *, patients: int = 300, draws: int = 12) -> list[Path]:
-    """Try the limits of abduction, and put the first generator between them and the truth.
-
-    The patients, interventions and classifiers are those of :func:`collect_soundness`, with the
-    strongest bias of either family among those whose scores are compared. All that is said of the
-    posterior sampler is a mean over its draws, or of the law of all of them.
-    """
-    data, terms = parts("C", preset)["test"].take(range(patients)), trial_terms(preset)
-    terms["classifiers"] = {name: probe.obtain() for name, probe in probes(preset).items()}
-    for family in ("sex", "age"):
-        biased = PredictorRecipe(preset, "C", family, max(STRENGTHS))
-        terms["audited"][f"{family} {max(STRENGTHS):g}"] = biased.obtain()
-    truth, audited = terms["truth"], terms["audited"]
-    asked = {"axioms": ["effectiveness", "faithfulness"], "beside": ()}
-    known, found, sound = (truth.size, truth.noise), {}, {}
-    for name, members in {
-        "doing nothing": [Identity(truth)],
-        "learned": [GeneratorRecipe(preset).obtain()],
-        _IDEAL[0]: [PosteriorSampler(*known, seed) for seed in range(draws)],
-        _IDEAL[1]: [PosteriorMean(*known, draws=draws)],
-        "oracle": [truth],
-    }.items():
-        tables = [soundness(one, data, **terms, **asked) for one in members]
-        sound[name] = tables[0].assign(value=sum(table["value"] for table in tables) / len(tables))
-        found[name] = _pooled([marginalise(one, audited, data, paper_grid()) for one in members])
-    laws = _standardised(audited, parts("C", preset)["test"], data)
-    table = panel(found, sound, limits={"learned": _IDEAL[1]}, observed=laws)
-    limits = [sound[name].assign(generator=name) for name in _IDEAL]
-    return [
-        write_table(pd.concat(limits).drop(columns=["identity", "oracle", "floor"]), out / LIMITS),
-        write_table(table.assign(patients=patients), out / PANEL),
-    ]
-
-
-def _pooled(draws: Sequence[Mapping[str, Predictions]]) -> dict[str, Predictions]:
-    """What predictors say of several draws of the same patients, one below the other."""
-    found = {}
-    for name, first in draws[0].items():
-        every = [one[name] for one in draws]
-        logits = (torch.cat([getattr(p, n) for p in every]) for n in ("logit_obs", "logit_cf"))
-        found[name] = Predictions(*logits, first.grid, first.q)
-    return found
-
-
-def _standardised(
-    audited: Mapping[str, Predictor], observed: Dataset, population: Dataset
-) -> dict[str, np.ndarray]:
-    """The law of the logit of each predictor in each world, without a counterfactual."""
-    pools = []
-    for data in (observed, population):
-        pa = {name: values.numpy() for name, values in data.parents.items()}
-        worlds = {name: pa.pop(name) for name in ("sex", "age")}
-        pools.append(Pool(worlds, {**pa, "y": pa.pop("effusion")}, data.table.patient.to_numpy()))
-    with torch.inference_mode():
-        said = [[g(x, pa) for g in audited.values()] for _, x, pa in observed.batches(128)]
-    grid = {name: values.numpy() for name, values in paper_grid().values.items()}
-    return {
-        name: law_of_scores(torch.cat(logit).numpy(), pools[0], grid, target=pools[1])
-        for name, logit in zip(audited, zip(*said, strict=True), strict=True)
-    }
 
 
 def collect_leak(preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 2000) -> Path:

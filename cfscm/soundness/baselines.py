@@ -45,6 +45,26 @@ class Derived:
         return self.generator.predict(noise, pa)
 
 
+@dataclass(frozen=True)
+class Sampled(Derived):
+    """Draws the noise of a generator that takes its mean otherwise, and holds it over worlds.
+
+    Args:
+        draw: The number of the draw, which with the first row of a batch decides it.
+    """
+
+    draw: int = 0
+
+    def abduct(
+        self, x: Tensor, pa: Parents, *, index: Tensor | None = None, rng: RandomState | None = None
+    ) -> Noise:
+        """Draws the noise from its posterior."""
+        if rng is None:
+            first = 0 if index is None else int(index[0])
+            rng = RandomState(x.device).manual_seed(1_000_003 * self.draw + first)
+        return super().abduct(x, pa, index=index, rng=rng)
+
+
 class Identity(Derived):
     """Changes nothing: the image itself is the noise, and is given back.
 

@@ -1,11 +1,13 @@
-"""Designs of generators are tried one ingredient at a time, without the truth."""
+"""Designs of generators are tried without the truth, and then beside it once."""
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from cfbook.study.designs import _variants, collect_designs
+from cfbook.study.faithful import collect_fresh
 from cfbook.study.presets import preset
 from cfcore.checks import InputError
 
@@ -34,3 +36,18 @@ def test_designs_are_tried_once_and_added_to_the_table(tmp_path: Path) -> None:
 def test_an_unknown_design_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="design must be one of doing nothing, mean shift"):
         collect_designs(preset("smoke"), tmp_path, only=["magic"])
+
+
+def test_the_truth_is_looked_at_on_patients_drawn_anew(tmp_path: Path) -> None:
+    terms = {"cohort": 99, "seeds": [0], "patients": 24, "draws": 2}
+    table = pd.read_csv(collect_fresh(preset("smoke"), tmp_path, **terms))
+    found = table[table.classifier == "basic"].set_index(["generator", "measure", "about"])
+    found = found["value"].sort_index()
+
+    assert (found["oracle", "score error"] < 1e-6).all()
+    assert np.allclose(found["oracle", "S_var"], 1)
+    assert np.allclose(found["doing nothing", "S_var"], 0)
+    for name in ("mean shift", "autoencoder", "flow 0", "flow 0, drawn"):
+        assert found[name, "regret"].notna().any() and (found[name, "S_var"] > 0).all()
+    drawn, mean = (found[name, "score error"] for name in ("flow 0, drawn", "flow 0"))
+    assert not np.allclose(drawn, mean)

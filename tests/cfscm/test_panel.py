@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cfbook.study import learned
+from cfbook.study import faithful, learned
 from cfbook.study.presets import preset
 from cfcore.checks import InputError
 from cfcore.predictions import Predictions
@@ -162,7 +162,7 @@ def test_the_kept_limits_are_those_of_the_panel(kept: pd.DataFrame) -> None:
     )
 
     np.testing.assert_allclose(limits, errors["value"].loc[limits.index], rtol=1e-5)
-    assert set(limits.index.levels[0]) == set(learned._IDEAL)
+    assert set(limits.index.levels[0]) == set(faithful._IDEAL)
 
 
 def test_a_few_rows_of_the_kept_panel_can_be_computed_again(kept: pd.DataFrame) -> None:
