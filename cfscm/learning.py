@@ -26,7 +26,7 @@ from cfscm.training import FittingConfig, Images, Objective, Progress, SwiftConf
 from cfscm.weights import read_manifest
 
 _MOST = {"autoencoder": 5_000, "flow": 16_000}  # steps, after which little changes
-_SHARES = {"autoencoder": 0.25, "flow": 0.75}  # of the budget
+_SHARES = {"autoencoder": 0.25, "flow": 0.75}  # of the minutes
 _LATE = 1.2  # of the budget, after which training stops although steps are left
 _KEPT = 2**30  # bytes of images that are held in memory
 
@@ -212,10 +212,10 @@ def _shares(
     c: Tensor,
     how: Mapping[str, Any],
 ) -> dict[str, int]:
-    """How many steps each part gets: a quarter of the budget is the autoencoder's."""
+    """How many steps each part gets: half of the steps, or its share of the minutes."""
     most = dict(_MOST)
     if "steps" in budget:
-        first = max(1, int(_SHARES["autoencoder"] * budget["steps"]))
+        first = max(1, int(budget["steps"]) // 2)
         most = {"autoencoder": first, "flow": max(1, int(budget["steps"]) - first)}
     if "minutes" not in budget:
         return most
