@@ -180,9 +180,7 @@ def learn(
     how |= {
         "objective": Labelled(start=4.0),
         "config": FittingConfig(**first, batch=32, report=next(looks)),
-        "detail": SwiftConfig(
-            **flow, average=min(0.999, 1 - 5 / flow["steps"]), report=next(looks)
-        ),
+        "detail": SwiftConfig(**flow, average=_memory(flow["steps"]), report=next(looks)),
         "checkpoint": path.with_name(f"{path.stem}.checkpoint.safetensors"),
         "progress": progress,
     }
