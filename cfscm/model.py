@@ -138,7 +138,10 @@ class DeepSCM(nn.Module):
 def save_model(
     model: DeepSCM, path: Path | str, *, seed: int, notes: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes a model as safetensors and a JSON manifest; see :func:`.write_weights`."""
+    """Writes a model as safetensors and a JSON manifest; see :func:`.write_weights`.
+
+    An image mechanism with a flow is kept, and from then on used, in half precision.
+    """
     image = model.image
     config = {"image": asdict(getattr(image, "first", image).config)}
     config |= {"mechanisms": asdict(model.settings)}
@@ -147,7 +150,8 @@ def save_model(
     config |= {"target": model.target, "outcome": model.outcome, "graph": repr(model.graph)}
     if model.inference is not None:
         config["inference"] = asdict(model.inference.config)
-    write_weights(path, model, config, seed=seed, notes=notes)
+    half = "image" if "detail" in config else None
+    write_weights(path, model, config, seed=seed, notes=notes, half=half)
 
 
 def load_model(path: Path | str, *, graph: CausalGraph) -> DeepSCM:

@@ -24,7 +24,13 @@ PART = 4_500_000  # bytes of weights in one file
 
 
 def write_weights(
-    path: Path | str, module: nn.Module, config: _Facts, *, seed: int, notes: _Facts | None = None
+    path: Path | str,
+    module: nn.Module,
+    config: _Facts,
+    *,
+    seed: int,
+    notes: _Facts | None = None,
+    half: str | None = None,
 ) -> None:
     """Writes the weights as safetensors, and a JSON manifest beside them.
 
@@ -37,11 +43,17 @@ def write_weights(
         path: The file of the weights, ``*.safetensors``; the manifest ends in ``.json``.
         module: The network.
         notes: Further entries of the manifest: training settings, statistics, data.
+        half: The part of the network, by its name, whose numbers are rounded to half precision, in
+            the file and in the network, so that both remain the same.
     """
     from safetensors.torch import save as to_bytes
 
     path = _weights_path(path)
     state = {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
+    if half is not None:
+        inside = (n for n, v in state.items() if n.startswith(f"{half}.") and v.is_floating_point())
+        state |= {name: state[name].half() for name in inside}
+        module.load_state_dict(state)
     weights = to_bytes(state, metadata=label(sources_in(str(notes).encode())))
     made = {"config": dict(config), "seed": seed, "sha256": hashlib.sha256(weights).hexdigest()}
     versions = {"cfcore": __version__, "python": platform.python_version()}
