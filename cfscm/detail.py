@@ -18,7 +18,7 @@ References:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -290,13 +290,13 @@ class DetailedImage(nn.Module):
     Args:
         first: The autoencoder.
         config: What the flow is made of.
-        widths: How many entries of the vector of parents each of them takes, in order.
+        widths: How many entries of the vector of parents each of them takes, by name and in order.
 
     Example:
         >>> from cfscm.image import ImageConfig
         >>> small = ImageConfig(parents=3, size=32, widths=(8, 8), latents=(0, 0), code=5)
         >>> flow = DetailConfig(side=16, width=16, embedding=8, glance=4)
-        >>> image = DetailedImage(ImageMechanism(small), flow, [1, 2])
+        >>> image = DetailedImage(ImageMechanism(small), flow, {"sex": 1, "site": 2})
         >>> x, c = torch.rand(2, 1, 32, 32), torch.rand(2, 3)
         >>> noise = image.abduct(x, c)
         >>> {name: tuple(value.shape) for name, value in noise.items()}
@@ -305,15 +305,33 @@ class DetailedImage(nn.Module):
         True
     """
 
-    def __init__(self, first: ImageMechanism, config: DetailConfig, widths: Sequence[int]) -> None:
+    def __init__(
+        self, first: ImageMechanism, config: DetailConfig, widths: Mapping[str, int]
+    ) -> None:
         super().__init__()
-        own = first.config
-        if sum(widths) != own.parents:
-            raise InputError(f"the parents take {sum(widths)} entries, not {own.parents}")
+        own, self.widths = first.config, dict(widths)
+        if (count := sum(widths.values())) != own.parents:
+            raise InputError(f"the parents take {count} entries, not {own.parents}")
         if config.side > own.size:
             raise InputError(f"a band of {config.side} pixels is larger than images of {own.size}")
-        self.first, self.tone, self.config = first, Tone(widths), config
+        self.first, self.tone, self.config = first, Tone(list(widths.values())), config
         self.flow = _Flow(config, own.parents, own.size, own.channels)
+        self.register_buffer("held", torch.zeros(own.parents))  # 1 for what the flow holds
+
+    def hold(self, *names: str) -> None:
+        """Lets the flow keep the patient's own value of these parents in all worlds, no others.
+
+        When a parent changes that has little to do with what the autoencoder leaves, a flow may
+        draw it anew all the same: its law stays right, but patients change without need. Tone and
+        autoencoder follow every parent.
+        """
+        if unknown := set(names) - set(self.widths):
+            known = ", ".join(self.widths)
+            raise InputError(f"there is no parent {sorted(unknown)[0]!r}, only {known}")
+        entries = [
+            float(name in names) for name, width in self.widths.items() for _ in range(width)
+        ]
+        self.held.copy_(torch.tensor(entries))
 
     def abduct(self, x: Tensor, c: Tensor, rng: torch.Generator | None = None) -> dict[str, Tensor]:
         """Infers the noise: that of the autoencoder, that of the flow, and what both miss.
@@ -326,13 +344,17 @@ class DetailedImage(nn.Module):
         seen = self.flow.seen(residual, self.first.scale.apply(plain) - residual)
         r, context = seen.chunk(2, dim=1)
         u = self.flow.up(r, c, context)
-        return {**noise, "flow": u, "residual": residual - self._drawn(u, c, context)}
+        noise |= {"flow": u, "residual": residual - self._drawn(u, c, context)}
+        return noise | {"own": c * self.held} if self.held.any() else noise
 
     def predict(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
         """Draws the images that the noise gives under the parents; see :class:`.ImageMechanism`."""
         hidden = self.tone.hidden(c)
-        mean = self.first.mean(noise, hidden)
-        t = mean + self._drawn(noise["flow"], hidden, self.flow.context(mean))
+        mean = around = self.first.mean(noise, hidden)
+        if "own" in noise:
+            hidden = hidden * (1 - self.held) + noise["own"]
+            around = self.first.mean(noise, hidden)
+        t = mean + self._drawn(noise["flow"], hidden, self.flow.context(around))
         t = t + noise["residual"] if "residual" in noise else t
         return self.tone.applied(self.first.scale.invert(t), c).clamp(0, 1)
 

@@ -170,7 +170,7 @@ def load_model(path: Path | str, *, graph: CausalGraph) -> DeepSCM:
         image = ImageMechanism(ImageConfig(**config["image"]))
         if "detail" in config:
             names = [name for name in graph if name in graph.parents(config["outcome"])]
-            entries = list(widths(graph, names).values())
+            entries = widths(graph, names)
             image = DetailedImage(image, DetailConfig(**config["detail"]), entries)
         return DeepSCM(image, graph=graph, **settings)
 

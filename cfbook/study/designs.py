@@ -47,7 +47,7 @@ def _variants(preset: Preset, seed: int = 0) -> dict[str, GeneratorRecipe]:
     Example:
         >>> from cfbook.study.presets import preset
         >>> len({recipe.file for recipe in _variants(preset("book")).values()})
-        12
+        13
     """
     brief = replace(preset.swift, steps=max(1, round(0.28 * preset.swift.steps)))
     short, image, detail = replace(preset, swift=brief), preset.image, preset.detail
@@ -71,6 +71,7 @@ def _variants(preset: Preset, seed: int = 0) -> dict[str, GeneratorRecipe]:
         "autoencoder, twice as long": replace(preset, fitting=longer),
     }
     made = {"autoencoder, training patients": GeneratorRecipe(preset, seed=seed)}
+    made["flow, nothing held"] = DetailedRecipe(short, seed=seed, held=())
     made |= {name: OwnRecipe(each, seed=seed) for name, each in coders.items()}
     return made | {name: DetailedRecipe(each, seed=seed) for name, each in flows.items()}
 

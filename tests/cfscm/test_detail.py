@@ -27,7 +27,8 @@ def untrained(size: int = 32, channels: int = 1, widths: tuple[int, ...] = (1, 2
         torch.manual_seed(0)
         sizes = {"parents": sum(widths), "size": size, "channels": channels, "code": 4, "depth": 1}
         config = ImageConfig(widths=(8, 8), latents=(0, 0), embedding=8, prior="regressed", **sizes)
-        image = DetailedImage(ImageMechanism(config), SMALL, widths)
+        names = dict(zip("ab", widths, strict=True))
+        image = DetailedImage(ImageMechanism(config), SMALL, names)
         for parameter in image.parameters():
             parameter.data.add_(0.05 * torch.randn_like(parameter))
     return image
@@ -61,6 +62,28 @@ def test_draws_differ_and_are_held_over_worlds() -> None:
 
     assert torch.equal(worlds[0], worlds[1])
     assert not torch.allclose(worlds[0], worlds[2], atol=1e-4)
+
+
+def test_the_flow_does_not_follow_parents_that_it_holds() -> None:
+    image, rng = untrained(), torch.Generator().manual_seed(1)
+    x, c = torch.rand(4, 1, 32, 32, generator=rng), torch.rand(4, 3, generator=rng)
+    first, second = c.clone(), c.clone()
+    first[:, 0], second[:, 1:] = 1 - c[:, 0], 1 - c[:, 1:]
+
+    with torch.inference_mode():
+        free = [image.predict(image.abduct(x, c), there) for there in (first, second)]
+        image.hold("a")
+        noise = image.abduct(x, c)
+        null, *held = (image.predict(noise, there) for there in (c, first, second))
+        coder = image.first.abduct(x, c)
+        alone = image.first.predict(coder, first)
+
+    assert torch.allclose(null, x, atol=1e-4)
+    assert torch.allclose(held[0], alone, atol=1e-4)  # as the autoencoder alone would have it
+    assert not torch.allclose(held[0], free[0], atol=1e-3)
+    assert torch.allclose(held[1], free[1], atol=1e-4)  # and all others are followed
+    with pytest.raises(InputError, match="no parent 'c', only a, b"):
+        image.hold("a", "c")
 
 
 class _Known(nn.Module):
@@ -206,7 +229,7 @@ def test_training_teaches_the_flow_to_move_what_the_autoencoder_leaves(tmp_path:
         sizes = {"parents": 1, "size": 16, "widths": (8,), "latents": (0,), "code": 1, "depth": 1}
         first = ImageMechanism(ImageConfig(**sizes, embedding=8, headroom=0.03, prior="regressed"))
         flow = DetailConfig(side=16, width=16, embedding=16, glance=8)
-        model = DeepSCM(DetailedImage(first, flow, [1]), graph=graph, target=None)
+        model = DeepSCM(DetailedImage(first, flow, {"old": 1}), graph=graph, target=None)
     x, c = edges(800, 0)
     # An autoencoder that has learned nothing: all is left to the flow.
     how = {"objective": Labelled(start=4.0), "config": FittingConfig(steps=1, batch=8, report=1)}
@@ -249,6 +272,6 @@ def test_a_flow_that_does_not_fit_the_autoencoder_is_refused() -> None:
     first = ImageMechanism(ImageConfig(parents=3, size=16, widths=(8,), latents=(0,), code=2))
 
     with pytest.raises(InputError, match="larger than images of 16"):
-        DetailedImage(first, replace(SMALL, side=24), [1, 2])
+        DetailedImage(first, replace(SMALL, side=24), {"a": 1, "b": 2})
     with pytest.raises(InputError, match="take 2 entries, not 3"):
-        DetailedImage(first, SMALL, [1, 1])
+        DetailedImage(first, SMALL, {"a": 1, "b": 1})
