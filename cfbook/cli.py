@@ -149,7 +149,8 @@ def train(
 
     Args:
         out (DIR): Where to keep it.
-        design (D): learned, an autoencoder; or detailed, with tone and a flow of what that leaves.
+        design (D): learned, an autoencoder; own, the same on patients of its own; or detailed,
+            with tone and a flow of what that leaves.
         hospital (H): C or M.
         seed (N): Of the training.
     """

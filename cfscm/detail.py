@@ -321,9 +321,9 @@ class DetailedImage(nn.Module):
     def hold(self, *names: str) -> None:
         """Lets the flow keep the patient's own value of these parents in all worlds, no others.
 
-        When a parent changes that has little to do with what the autoencoder leaves, a flow may
-        draw it anew all the same: its law stays right, but patients change without need. Tone and
-        autoencoder follow every parent.
+        When a parent changes, a flow may redraw structures that this parent does not cause. The law
+        of the images stays right, but single patients change without need. Tone and autoencoder
+        follow every parent.
         """
         if unknown := set(names) - set(self.widths):
             known = ", ".join(self.widths)

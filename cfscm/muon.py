@@ -14,7 +14,7 @@ class Muon(torch.optim.AdamW):
     r"""AdamW, but for kernels a step of equal length in all directions of their matrix.
 
     The momentum :math:`M = U S V^\top` of a kernel, its outputs by all else, is replaced by
-    :math:`U V^\top`. On a CPU the generators of this package need about half the time with it.
+    :math:`U V^\top`.
 
     References:
         Jordan et al., *Muon: an optimizer for hidden layers in neural networks*, 2024.

@@ -58,9 +58,9 @@ def _variants(preset: Preset, seed: int = 0) -> dict[str, GeneratorRecipe]:
         "flow, 8,000 patients": replace(short, own=max(1, preset.own // 5)),
         "flow without tone": replace(short, detail=replace(detail, tone=False)),
         "flow, all pixels alike": replace(short, detail=replace(detail, relevance=0.0)),
-        "flow, half the noise levels": replace(short, detail=replace(detail, high=3.0)),
+        "flow, noise levels up to 3": replace(short, detail=replace(detail, high=3.0)),
         "flow, AdamW": replace(short, swift=FittingConfig(brief.steps, **slow)),
-        "flow, three times as long": preset,
+        "flow, whole training": preset,
     }
     coders = {
         "autoencoder, own patients": preset,

@@ -430,9 +430,9 @@ class DetailedRecipe(OwnRecipe):
     """How a generator with tone, autoencoder and flow is made.
 
     Args:
-        held: The parents that the flow does not follow; chosen on validation patients, where the
-            laws of readings under do(sex) are the same with and without, and scores move half as
-            far if it is held.
+        held: The parents that the flow does not follow. Sex was chosen on validation patients,
+            without the truth: if sex is held, scores of effusion move half as far under do(sex)
+            and their laws are met no worse, but the sex that is read is met less well.
     """
 
     held: tuple[str, ...] = ("sex",)
