@@ -18,7 +18,7 @@ References:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -37,6 +37,8 @@ _SHRINK = 8  # how many times smaller the coarsest resolution of the denoiser is
 _WAVES = 8  # of the noise level, as the denoiser sees it
 _ROWS = 8_000  # images that are enough for spreads
 _KEPT = 2**30  # bytes of residuals that are held in memory
+_Told = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From a noise level to the parents and the context that the denoiser is told there."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class DetailConfig:
     width: int = 64
     embedding: int = 96
     glance: int = 64
-    steps: int = 6
+    steps: int = 5
     low: float = 0.05
     high: float = 14.0
     relevance: float = 4.0
@@ -262,13 +264,13 @@ class _Flow(nn.Module):
 
     def up(self, r: Tensor, c: Tensor, context: Tensor) -> Tensor:
         """From residuals to noise, both (B, C, S, S)."""
-        return self._followed(r, c, context, self.levels)
+        return self._followed(r, lambda _: (c, context), self.levels)
 
-    def down(self, u: Tensor, c: Tensor, context: Tensor) -> Tensor:
-        """From noise to residuals."""
-        return self._followed(u, c, context, self.levels.flip(0))
+    def down(self, u: Tensor, told: _Told) -> Tensor:
+        """From noise to residuals, by what is told at each level."""
+        return self._followed(u, told, self.levels.flip(0))
 
-    def _followed(self, r: Tensor, c: Tensor, context: Tensor, levels: Tensor) -> Tensor:
+    def _followed(self, r: Tensor, told: _Told, levels: Tensor) -> Tensor:
         r"""Follows the flow from level to level.
 
         Between two levels the equation is solved exactly for a denoised residual that is linear in
@@ -277,7 +279,7 @@ class _Flow(nn.Module):
         """
         before = pace = None
         for here, there in pairwise(levels):
-            clean, step = self.denoiser(r, here.expand(len(r)), c, context), (there / here).log()
+            clean, step = self.denoiser(r, here.expand(len(r)), *told(here)), (there / here).log()
             ahead = clean if before is None else clean + (clean - before) * (step / pace) / 2
             r = torch.lerp(ahead, r, there / here)
             before, pace = clean, step
@@ -316,22 +318,27 @@ class DetailedImage(nn.Module):
             raise InputError(f"a band of {config.side} pixels is larger than images of {own.size}")
         self.first, self.tone, self.config = first, Tone(list(widths.values())), config
         self.flow = _Flow(config, own.parents, own.size, own.channels)
-        self.register_buffer("held", torch.zeros(own.parents))  # 1 for what the flow holds
+        # The noise level up to which the flow follows each entry of the vector of parents.
+        self.register_buffer("reach", torch.full((own.parents,), torch.inf))
 
-    def hold(self, *names: str) -> None:
-        """Lets the flow keep the patient's own value of these parents in all worlds, no others.
+    def limit(self, **reach: float) -> None:
+        """Lets the flow follow these parents up to a noise level only, all others at every level.
 
-        When a parent changes, a flow may redraw structures that this parent does not cause. The law
-        of the images stays right, but single patients change without need. Tone and autoencoder
-        follow every parent.
+        When a parent changes, a flow may redraw large structures that this parent does not cause:
+        the law of the images stays right, but single patients change without need. Above its level
+        the flow keeps the patient's own value of a parent; at 0 it does not follow the parent at
+        all. Tone and autoencoder follow every parent.
         """
-        if unknown := set(names) - set(self.widths):
-            known = ", ".join(self.widths)
-            raise InputError(f"there is no parent {sorted(unknown)[0]!r}, only {known}")
-        entries = [
-            float(name in names) for name, width in self.widths.items() for _ in range(width)
+        for name, level in reach.items():
+            if name not in self.widths:
+                known = ", ".join(self.widths)
+                raise InputError(f"there is no parent {name!r}, only {known}")
+            if not level >= 0:
+                raise InputError(f"the level of {name!r} must not be negative, not {level}")
+        levels = [
+            reach.get(name, torch.inf) for name, width in self.widths.items() for _ in range(width)
         ]
-        self.held.copy_(torch.tensor(entries))
+        self.reach.copy_(torch.tensor(levels))
 
     def abduct(self, x: Tensor, c: Tensor, rng: torch.Generator | None = None) -> dict[str, Tensor]:
         """Infers the noise: that of the autoencoder, that of the flow, and what both miss.
@@ -344,23 +351,35 @@ class DetailedImage(nn.Module):
         seen = self.flow.seen(residual, self.first.scale.apply(plain) - residual)
         r, context = seen.chunk(2, dim=1)
         u = self.flow.up(r, c, context)
-        noise |= {"flow": u, "residual": residual - self._drawn(u, c, context)}
-        return noise | {"own": c * self.held} if self.held.any() else noise
+        drawn = self._drawn(u, lambda _: (c, context))
+        noise |= {"flow": u, "residual": residual - drawn}
+        return noise | {"own": c} if self.reach.isfinite().any() else noise
 
     def predict(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
         """Draws the images that the noise gives under the parents; see :class:`.ImageMechanism`."""
         hidden = self.tone.hidden(c)
-        mean = around = self.first.mean(noise, hidden)
-        if "own" in noise:
-            hidden = hidden * (1 - self.held) + noise["own"]
-            around = self.first.mean(noise, hidden)
-        t = mean + self._drawn(noise["flow"], hidden, self.flow.context(around))
+        mean = self.first.mean(noise, hidden)
+        t = mean + self._drawn(noise["flow"], self._told(noise, hidden, mean))
         t = t + noise["residual"] if "residual" in noise else t
         return self.tone.applied(self.first.scale.invert(t), c).clamp(0, 1)
 
-    def _drawn(self, u: Tensor, c: Tensor, context: Tensor) -> Tensor:
+    def _told(self, noise: Mapping[str, Tensor], c: Tensor, mean: Tensor) -> _Told:
+        """What the flow is told at each level: new parents within their reach, own ones above."""
+        own, new = noise.get("own", c), (c, self.flow.context(mean))
+        known = {(True,) * len(self.reach): new}
+
+        def told(level: Tensor) -> tuple[Tensor, Tensor]:
+            follows = level <= self.reach
+            if (key := tuple(follows.tolist())) not in known:
+                seen = torch.where(follows, c, own)
+                known[key] = seen, self.flow.context(self.first.mean(noise, seen))
+            return known[key]
+
+        return told
+
+    def _drawn(self, u: Tensor, told: _Told) -> Tensor:
         """What the flow draws of noise, on the scale of the networks, shape (B, C, H, W)."""
-        return self.flow.band.up(self.flow.down(u, c, context) * self.flow.spread)
+        return self.flow.band.up(self.flow.down(u, told) * self.flow.spread)
 
     def plain(self, images: Images, c: Tensor) -> Images:
         """The images without tone, for the training of the autoencoder."""

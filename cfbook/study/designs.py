@@ -71,7 +71,8 @@ def _variants(preset: Preset, seed: int = 0) -> dict[str, GeneratorRecipe]:
         "autoencoder, twice as long": replace(preset, fitting=longer),
     }
     made = {"autoencoder, training patients": GeneratorRecipe(preset, seed=seed)}
-    made["flow, nothing held"] = DetailedRecipe(short, seed=seed, held=())
+    for name, reach in (("all levels", ()), ("no level", (("sex", 0.0),))):
+        made[f"flow, sex at {name}"] = DetailedRecipe(short, seed=seed, reach=reach)
     made |= {name: OwnRecipe(each, seed=seed) for name, each in coders.items()}
     return made | {name: DetailedRecipe(each, seed=seed) for name, each in flows.items()}
 

@@ -64,7 +64,7 @@ def test_draws_differ_and_are_held_over_worlds() -> None:
     assert not torch.allclose(worlds[0], worlds[2], atol=1e-4)
 
 
-def test_the_flow_does_not_follow_parents_that_it_holds() -> None:
+def test_the_flow_does_not_follow_a_parent_beyond_its_level() -> None:
     image, rng = untrained(), torch.Generator().manual_seed(1)
     x, c = torch.rand(4, 1, 32, 32, generator=rng), torch.rand(4, 3, generator=rng)
     first, second = c.clone(), c.clone()
@@ -72,9 +72,13 @@ def test_the_flow_does_not_follow_parents_that_it_holds() -> None:
 
     with torch.inference_mode():
         free = [image.predict(image.abduct(x, c), there) for there in (first, second)]
-        image.hold("a")
+        image.limit(a=0.0)
         noise = image.abduct(x, c)
         null, *held = (image.predict(noise, there) for there in (c, first, second))
+        image.limit(a=1.0)
+        partly = image.predict(noise, first)
+        image.limit(a=100.0)
+        wholly = image.predict(noise, first)
         coder = image.first.abduct(x, c)
         alone = image.first.predict(coder, first)
 
@@ -82,8 +86,11 @@ def test_the_flow_does_not_follow_parents_that_it_holds() -> None:
     assert torch.allclose(held[0], alone, atol=1e-4)  # as the autoencoder alone would have it
     assert not torch.allclose(held[0], free[0], atol=1e-3)
     assert torch.allclose(held[1], free[1], atol=1e-4)  # and all others are followed
-    with pytest.raises(InputError, match="no parent 'c', only a, b"):
-        image.hold("a", "c")
+    assert torch.allclose(wholly, free[0], atol=1e-4)
+    assert not any(torch.allclose(partly, end, atol=1e-3) for end in (held[0], wholly))
+    for level, what in (({"c": 1.0}, "no parent 'c', only a, b"), ({"a": -1.0}, "not -1.0")):
+        with pytest.raises(InputError, match=what):
+            image.limit(**level)
 
 
 class _Known(nn.Module):
@@ -108,7 +115,7 @@ def test_the_flow_transports_normal_laws_as_is_known_in_closed_form() -> None:
         (mean, spread), (there, wide) = known.law(c), known.law(1 - c)
         own = mean + spread * r
         noise = flow.up(own, c, r)
-        moved = flow.down(noise, 1 - c, r) - flow.down(noise, c, r)
+        moved = flow.down(noise, lambda _: (1 - c, r)) - flow.down(noise, lambda _: (c, r))
         true = there + wide * r - own
         errors.append(((moved - true).square().mean() / true.square().mean()).sqrt().item())
 
