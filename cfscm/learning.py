@@ -10,22 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.graph import CausalGraph
 from cfcore.marks import marked
 from cfcore.patients import Patients
-from cfscm.detail import Denoising, DetailedImage
+from cfscm.detail import Denoising, DetailConfig, DetailedImage
 from cfscm.encoding import widths
 from cfscm.image import ImageConfig, ImageMechanism
 from cfscm.model import DeepSCM, load_model, save_model
 from cfscm.semisupervised import Labelled
-from cfscm.training import FittingConfig, Images, Objective, Progress, fit
+from cfscm.training import FittingConfig, Images, Objective, Progress, SwiftConfig, fit
 from cfscm.weights import read_manifest
 
-_MOST = 8_000  # steps, after which little changes
+_MOST = {"autoencoder": 5_000, "flow": 16_000}  # steps, after which little changes
+_SHARES = {"autoencoder": 0.25, "flow": 0.75}  # of the minutes
 _LATE = 1.2  # of the budget, after which training stops although steps are left
 _KEPT = 2**30  # bytes of images that are held in memory
 
@@ -52,17 +53,21 @@ def untrained(
         if "." in name or hasattr(torch.nn.ModuleDict(), name):
             raise InputError(f"{name!r} cannot name a variable of a network: rename the column")
     step = 16 if height >= 64 else 8
-    if channels != 1 or height != width or height % step:
+    if channels > 3 or height != width or height % step:
         shape = f"{height} x {width} pixels in {channels} channel{'s' * (channels > 1)}"
-        how = f"square grey ones, a multiple of {step} pixels a side; say size: 64, or grey: true"
+        how = f"square ones of up to 3 channels, a multiple of {step} pixels a side; say size: 64"
         raise InputError(f"the images have {shape}; a generator can be trained on {how}")
     small = {"widths": (32, 48), "latents": (0, 0), "code": 24, "embedding": 32, "patch": 4}
     large = {"latents": (0, 0, 0), "code": 32, "patch": height // 16}
-    parents = sum(widths(graph, names).values())
-    sizes = {"size": height, "parents": parents, "headroom": 0.03, "prior": "regressed"}
+    entries = widths(graph, names)
+    sizes = {"size": height, "channels": channels, "parents": sum(entries.values())}
+    sizes |= {"headroom": 0.03, "prior": "regressed", **(large if height >= 64 else small)}
+    flow = DetailConfig(side=32 if height < 128 else 64)
+    if height < 64:
+        flow = DetailConfig(side=16, width=32, embedding=48, glance=32)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        image = ImageMechanism(ImageConfig(**sizes, **(large if height >= 64 else small)))
+        image = DetailedImage(ImageMechanism(ImageConfig(**sizes)), flow, entries)
     return DeepSCM(image, graph=graph, target=target, outcome=outcome, seed=seed)
 
 
@@ -93,24 +98,41 @@ def fit_detailed(
         The part, ``"autoencoder"`` or ``"flow"``, and its statistics.
     """
 
-    def beside(part: str) -> Path | None:
-        if checkpoint is None:
-            return None
-        stem = checkpoint.stem.removesuffix(".checkpoint")
-        return checkpoint.with_name(f"{stem}.{part}.checkpoint.safetensors")
-
     if image.config.tone:
         image.tone.fit(images, c)
-    hidden = image.tone.hidden(c)
-    plain = image.plain(images, c)
+    hidden, plain = image.tone.hidden(c), image.plain(images, c)
     how = {"objective": objective, "config": config, "seed": seed, **where}
-    for step in fit(image.first, plain, hidden, checkpoint=beside("autoencoder"), **how):
-        yield "autoencoder", step
-    image.first.centre(plain, hidden)
-    left = image.left(images, c)
-    how |= {"objective": Denoising(), "config": detail}
-    for step in fit(image.flow, left, hidden, checkpoint=beside("flow"), **how):
+    how["checkpoint"] = _beside(checkpoint, "autoencoder")
+    try:
+        for step in fit(image.first, plain, hidden, **how):
+            yield "autoencoder", step
+    finally:  # also if nobody asks for more: without its flow the generator can be used as well
+        image.first.centre(plain, hidden)
+    how = {"config": detail, "seed": seed, "checkpoint": checkpoint, **where}
+    for step in fit_flow(image, images, c, **how):
         yield "flow", step
+
+
+def fit_flow(
+    image: DetailedImage,
+    images: Images,
+    c: Tensor,
+    *,
+    checkpoint: Path | None = None,
+    **how: Any,  # noqa: ANN401
+) -> Iterator[Progress]:
+    """Trains the flow of an image mechanism, whose autoencoder is trained; see :func:`.fit`."""
+    left, hidden = image.left(images, c), image.tone.hidden(c)
+    place = _beside(checkpoint, "flow")
+    yield from fit(image.flow, left, hidden, objective=Denoising(), checkpoint=place, **how)
+
+
+def _beside(checkpoint: Path | None, part: str) -> Path | None:
+    """Where the state of one part is kept."""
+    if checkpoint is None:
+        return None
+    stem = checkpoint.stem.removesuffix(".checkpoint")
+    return checkpoint.with_name(f"{stem}.{part}.checkpoint.safetensors")
 
 
 def trained_before(path: Path, made_of: str) -> dict[str, Any] | None:
@@ -157,46 +179,85 @@ def learn(
     how = {"seed": seed, "device": device}
     pace = path.with_name("generator.pace.json")
     if not pace.exists():
-        steps = budget.get("steps", _MOST)
-        if "minutes" in budget:
-            steps = min(steps, _steps_in(60 * budget["minutes"], model, images, c, how))
-        write_atomically(pace, json.dumps({"steps": int(steps), "made_of": made_of}).encode())
+        steps = _shares(budget, model.image, images, c, how)
+        write_atomically(pace, json.dumps({"steps": steps, "made_of": made_of}).encode())
     known = json.loads(pace.read_bytes())
     if known["made_of"] != made_of:
         raise InputError(
             f"{pace}: is of other rows, images or graph, or image files were "
             "changed or touched since; choose another folder, or remove it"
         )
-    done = steps = known["steps"]
-    say(f"generator: {steps} steps on {len(data)} rows")
+    steps, done = known["steps"], dict.fromkeys(known["steps"], 0)
+    say(f"generator: {sum(steps.values())} steps on {len(data)} rows")
     model.fit_parents(pa, seed=seed)
-    warmup, report = min(200, steps // 10), max(1, min(500, steps // 20))
-    config = FittingConfig(steps, batch=32, warmup=warmup, report=report)
-    checkpoint = path.with_name(f"{path.stem}.checkpoint.safetensors")
-    how |= {"objective": Labelled(start=4.0), "checkpoint": checkpoint, "progress": progress}
-    with closing(fit(model.image, images, c, config=config, **how)) as parts:
-        for part in parts:
-            loss, spent = math.fsum(part.terms.values()), (time.monotonic() - begin) / 60
-            say(f"generator: step {part.step} of {steps}, loss {loss:.3f} nats a pixel")
+    first, flow = ({"steps": n, "warmup": min(200, n // 10)} for n in steps.values())
+    looks = (max(1, min(500, n // 20)) for n in steps.values())
+    how |= {
+        "objective": Labelled(start=4.0),
+        "config": FittingConfig(**first, batch=32, report=next(looks)),
+        "detail": SwiftConfig(**flow, average=_memory(flow["steps"]), report=next(looks)),
+        "checkpoint": path.with_name(f"{path.stem}.checkpoint.safetensors"),
+        "progress": progress,
+    }
+    with closing(fit_detailed(model.image, images, c, **how)) as parts:
+        for part, seen in parts:
+            done[part], spent = seen.step, (time.monotonic() - begin) / 60
+            loss = math.fsum(seen.terms.values())
+            say(f"generator: {part}, step {seen.step} of {steps[part]}, loss {loss:.3f}")
             if spent > _LATE * budget.get("minutes", math.inf):
                 say(f"generator: stopped after {spent:.1f} minutes; the machine became slower")
-                done = part.step
                 break
-    model.image.centre(images, c)
+        else:
+            done = steps
     minutes = (time.monotonic() - begin) / 60
-    trained = {"minutes": round(minutes, 2), "steps": done, "rows": len(data)}
+    trained = {"minutes": round(minutes, 2), "steps": sum(done.values()), "rows": len(data)}
     notes = {"made_of": made_of, "trained": trained} | marked(data.restricted)
     save_model(model, path, seed=seed, notes=notes)
-    for file in (checkpoint, pace):
+    for file in (pace, *path.parent.glob(f"{path.stem}.*checkpoint.safetensors")):
         file.unlink(missing_ok=True)
     return load_model(path, graph=model.graph).to(device), trained  # as a later call will find it
 
 
-def _steps_in(
-    seconds: float, model: DeepSCM, images: Patients, c: Tensor, how: Mapping[str, Any]
-) -> int:
-    """How many steps fit into a time, from the time of a few on a copy of the network."""
-    tried, config = deepcopy(model.image), FittingConfig(24, batch=32, report=4)
-    parts = fit(tried, images, c, objective=Labelled(), config=config, **how)
+def _shares(
+    budget: Mapping[str, float],
+    image: DetailedImage,
+    images: Patients,
+    c: Tensor,
+    how: Mapping[str, Any],
+) -> dict[str, int]:
+    """How many steps each part gets: half of the steps, or its share of the minutes."""
+    most = dict(_MOST)
+    if "steps" in budget:
+        first = max(1, int(budget["steps"]) // 2)
+        most = {"autoencoder": first, "flow": max(1, int(budget["steps"]) - first)}
+    if "minutes" not in budget:
+        return most
+    _, channels, *side = image.flow.spread.shape
+    left, few = torch.randn(64, 2 * channels, *side), c[:1].expand(64, -1)
+    tried = {
+        "autoencoder": (image.first, images, c, Labelled(), FittingConfig(24, batch=32, report=4)),
+        "flow": (image.flow, left, few, Denoising(), SwiftConfig(24, report=4)),
+    }
+    for part, what in tried.items():
+        seconds = 0.9 * 60 * budget["minutes"] * _SHARES[part]
+        most[part] = min(most[part], max(10, int(seconds / _seconds_of_a_step(*what, how))))
+    return most
+
+
+def _memory(steps: int) -> float:
+    """The decay of an average of weights that forgets the first of so many steps."""
+    return min(0.999, max(0.0, 1 - 5 / steps))
+
+
+def _seconds_of_a_step(
+    module: nn.Module,
+    images: Images,
+    c: Tensor,
+    objective: Objective,
+    config: FittingConfig,
+    how: Mapping[str, Any],
+) -> float:
+    """How long a step takes, from a few on a copy of the network."""
+    parts = fit(deepcopy(module), images, c, objective=objective, config=config, **how)
     times = [time.monotonic() for _ in parts]
-    return max(20, int(0.9 * seconds / max(1e-4, (times[-1] - times[0]) / 20)))
+    return max(1e-4, (times[-1] - times[0]) / 20)

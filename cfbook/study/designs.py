@@ -5,18 +5,20 @@ patients and on patients drawn anew. No true counterfactual is looked at.
 """
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 import torch
+from torch import nn
 
 from cfbook.study.cohorts import parts, phantom_cohort
 from cfbook.study.learned import write_table
 from cfbook.study.presets import Preset, check_known
 from cfbook.study.recipes import (
     DetailedRecipe,
+    FlowRecipe,
     GeneratorRecipe,
     OwnRecipe,
     PredictorRecipe,
@@ -37,44 +39,76 @@ _TRIED = ("sex", "race", "age", "effusion")
 _FRESH = 6  # added to the seed of the observed patients with whom readings are compared
 _POOL = 12_000
 _BASELINES = ("doing nothing", "mean shift")
+_SHARE = 0.28  # of the steps of a flow, in trials
+_LATENTS = (0, 4, 8)  # channels at the resolutions of a hierarchical autoencoder
 
 
-def _variants(preset: Preset, seed: int = 0) -> dict[str, GeneratorRecipe]:
+@dataclass(frozen=True)
+class _Design:
+    """A design: how it is trained, and what is changed afterwards.
+
+    Args:
+        recipe: How it is trained.
+        change: What is done to its image mechanism when it is trained.
+    """
+
+    recipe: GeneratorRecipe
+    change: Callable[[nn.Module], None] = lambda image: None
+
+
+def _variants(preset: Preset, seed: int = 0) -> dict[str, _Design]:
     """The designs that are tried, by name: one ingredient is changed at a time.
 
-    Flows are trained for less than a third of the preset's steps.
+    Flows are trained for less than a third of the preset's steps, on the autoencoder of the whole
+    training.
 
     Example:
         >>> from cfbook.study.presets import preset
-        >>> len({recipe.file for recipe in _variants(preset("book")).values()})
-        13
+        >>> len(_variants(preset("book")))
+        16
     """
-    brief = replace(preset.swift, steps=max(1, round(0.28 * preset.swift.steps)))
-    short, image, detail = replace(preset, swift=brief), preset.image, preset.detail
+    image, detail, swift = preset.image, preset.detail, preset.swift
+
+    def brief(share: float = _SHARE, **changes: object) -> Preset:
+        return replace(preset, **{"swift": _shortened(swift, share), **changes})
+
+    def flow(given: Preset) -> _Design:
+        return _Design(FlowRecipe(given, seed=seed, whole=preset))
+
+    def coder(**changes: object) -> _Design:
+        return _Design(OwnRecipe(replace(preset, **changes), seed=seed))
+
+    short = flow(brief())
+    slow = {"batch": swift.batch, "shift": 0, "display": 0.0, "report": swift.report}
+    plain = brief(detail=replace(detail, tone=False))
     longer = replace(preset.fitting, steps=2 * preset.fitting.steps)
-    slow = {"batch": brief.batch, "shift": 0, "display": 0.0, "report": brief.report}
-    flows = {
+    deep = replace(image, latents=_LATENTS[-len(image.widths) :], prior="exogenous")
+    return {
+        "autoencoder, training patients": _Design(GeneratorRecipe(preset, seed=seed)),
+        "autoencoder": coder(),
+        "autoencoder, code four times as long": coder(image=replace(image, code=4 * image.code)),
+        "autoencoder, code held": replace(coder(), change=lambda image: image.drift.zero_()),
+        "autoencoder, twice as long": coder(fitting=longer),
+        "hierarchical latents, as in the paper": coder(image=deep),
         "flow": short,
-        "flow, 8,000 patients": replace(short, own=max(1, preset.own // 5)),
-        "flow without tone": replace(short, detail=replace(detail, tone=False)),
-        "flow, all pixels alike": replace(short, detail=replace(detail, relevance=0.0)),
-        "flow, noise levels up to 3": replace(short, detail=replace(detail, high=3.0)),
-        "flow, AdamW": replace(short, swift=FittingConfig(brief.steps, **slow)),
-        "flow, whole training": preset,
+        "flow, a third of the steps": flow(brief(_SHARE / 3)),
+        "flow, a fifth of the patients": flow(brief(own=max(1, preset.own // 5))),
+        "flow without tone": _Design(DetailedRecipe(plain, seed=seed)),
+        "flow, all pixels alike": flow(brief(detail=replace(detail, relevance=0.0))),
+        "flow, AdamW": flow(brief(swift=FittingConfig(_shortened(swift, _SHARE).steps, **slow))),
+        "flow, noise levels up to 3": replace(short, change=_up_to_three),
+        "flow, sex at all levels": replace(short, change=lambda image: image.limit()),
+        "flow, sex at no level": replace(short, change=lambda image: image.limit(sex=0.0)),
+        "flow, whole training": _Design(DetailedRecipe(preset, seed=seed)),
     }
-    coders = {
-        "autoencoder, own patients": preset,
-        "autoencoder, code four times as long": replace(
-            preset, image=replace(image, code=4 * image.code)
-        ),
-        "autoencoder, code held": replace(preset, image=replace(image, prior="exogenous")),
-        "autoencoder, twice as long": replace(preset, fitting=longer),
-    }
-    made = {"autoencoder, training patients": GeneratorRecipe(preset, seed=seed)}
-    for name, reach in (("all levels", ()), ("no level", (("sex", 0.0),))):
-        made[f"flow, sex at {name}"] = DetailedRecipe(short, seed=seed, reach=reach)
-    made |= {name: OwnRecipe(each, seed=seed) for name, each in coders.items()}
-    return made | {name: DetailedRecipe(each, seed=seed) for name, each in flows.items()}
+
+
+def _shortened(config: FittingConfig, share: float) -> FittingConfig:
+    return replace(config, steps=max(1, round(share * config.steps)))
+
+
+def _up_to_three(image: nn.Module) -> None:
+    image.flow.levels.copy_(replace(image.config, high=3.0).levels)
 
 
 def collect_designs(
@@ -100,7 +134,7 @@ def collect_designs(
 
 
 def _obtained(
-    name: str, preset: Preset, made: Mapping[str, GeneratorRecipe]
+    name: str, preset: Preset, made: Mapping[str, _Design]
 ) -> tuple[Generator, dict[str, float]]:
     """A generator, and what it cost."""
     if name == "doing nothing":
@@ -110,8 +144,9 @@ def _obtained(
         names = CHEST.parents("image")
         shift = MeanShift.fit(CHEST, names, data)
         return shift, {"cpu_minutes": (time.process_time() - began) / 60}
-    recipe = made[name]
+    recipe = made[name].recipe
     model = recipe.obtain(progress=True)
+    made[name].change(model.image)
     files = (place / recipe.file for place in (recipe.committed, recipe.cache))
     file = next(file for file in files if file.is_file())
     size = sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))

@@ -28,7 +28,7 @@ from cfscm.detail import DetailedImage
 from cfscm.encoding import widths
 from cfscm.image import ImageMechanism
 from cfscm.inference import InferenceConfig
-from cfscm.learning import fit_detailed
+from cfscm.learning import fit_detailed, fit_flow
 from cfscm.model import DeepSCM, load_model, save_model
 from cfscm.networks import ImageNetwork, PredictorConfig
 from cfscm.training import Images, TrainingConfig, fit, train
@@ -459,6 +459,39 @@ class DetailedRecipe(OwnRecipe):
     def _fitted(self, model: DeepSCM, images: Images, c: Tensor, **how: object) -> list[dict]:
         steps = fit_detailed(model.image, images, c, detail=self.preset.swift, **how)
         return [{"part": part, **asdict(step)} for part, step in steps]
+
+
+@dataclass(frozen=True)
+class FlowRecipe(DetailedRecipe):
+    """How another flow is trained on the tone and the autoencoder of a generator that has one.
+
+    Args:
+        whole: The preset of that generator, of the same seed.
+    """
+
+    whole: Preset | None = None
+
+    design: ClassVar[str] = "flow"
+
+    @property
+    def facts(self) -> object:
+        """All that decides the weights."""
+        return [super().facts, DetailedRecipe(self.whole, seed=self.seed).digest]
+
+    def _fitted(
+        self,
+        model: DeepSCM,
+        images: Images,
+        c: Tensor,
+        *,
+        objective: object,
+        config: object,
+        **how: object,
+    ) -> list[dict]:
+        image, other = model.image, DetailedRecipe(self.whole, seed=self.seed).obtain().image
+        image.tone, image.first = other.tone, other.first
+        steps = fit_flow(image, images, c, config=self.preset.swift, **how)
+        return [{"part": "flow", **asdict(step)} for step in steps]
 
 
 DESIGNS: Mapping[str, type[GeneratorRecipe]] = {

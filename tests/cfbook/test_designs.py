@@ -18,8 +18,23 @@ from cfcore.checks import InputError
 def test_each_design_changes_something() -> None:
     made = _variants(preset("book"))
 
-    assert len({recipe.file for recipe in made.values()}) == len(made)
-    assert made["autoencoder, training patients"].file.startswith("book-learned-C-seed0-81f3c89e68")
+    assert len({(design.recipe.file, design.change) for design in made.values()}) == len(made)
+    first = made["autoencoder, training patients"].recipe
+    assert first.file.startswith("book-learned-C-seed0-81f3c89e68")
+
+
+def test_flows_are_tried_on_the_autoencoder_of_the_whole_training(tmp_path: Path) -> None:
+    small, names = preset("smoke"), ["flow", "flow, sex at no level", "autoencoder, code held"]
+    table = pd.read_csv(collect_designs(small, tmp_path, only=names, patients=60))
+
+    made = _variants(small)
+    images = [made[name].recipe.obtain().image for name in ("flow", "flow, whole training")]
+    coders = [dict(image.first.named_parameters()) for image in images]
+    assert all(torch.equal(value, coders[1][name]) for name, value in coders[0].items())
+    assert not torch.equal(*(image.flow.denoiser.out.weight for image in images))
+    read = table[(table.intervention == "sex") & (table.measure == "moved")]
+    read = read.pivot(index="design", columns="reader", values="value")
+    assert (read.loc["flow"] != read.loc["flow, sex at no level"]).all()
 
 
 def test_designs_are_tried_once_and_added_to_the_table(tmp_path: Path) -> None:

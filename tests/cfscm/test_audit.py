@@ -231,10 +231,10 @@ def test_an_audit_that_is_killed_in_each_stage_goes_on_to_the_same_findings(
     trained: tuple[dict, Path], work: Path, tmp_path: Path
 ) -> None:
     out, lines = tmp_path / "out", []
-    for line in ("generator: step 10", "reader 2 of 3", "trust:"):
+    for line in ("generator: flow, step 10", "reader 2 of 3", "trust:"):
         child = [sys.executable, "-c", KILLED, trained[1], out, line]
         assert subprocess.run(child, stderr=subprocess.DEVNULL).returncode == -signal.SIGKILL
-        assert (out / "generator.checkpoint.safetensors").exists() == line.startswith("gen")
+        assert (out / "generator.flow.checkpoint.safetensors").exists() == line.startswith("gen")
         assert not (out / "report.json").exists()
 
     found = audit(trained[1], out, say=lines.append)
@@ -259,7 +259,7 @@ def test_a_training_that_takes_too_long_is_stopped(
 
     trained = train_generator(work / "plan.yml", tmp_path / "out")
 
-    assert trained["steps"] == 2  # a twentieth, when it is first looked at
+    assert trained["steps"] == 1  # of the autoencoder, when it is first looked at
 
 
 def test_a_folder_of_something_else_is_refused(work: Path, tmp_path: Path, truth: dict) -> None:

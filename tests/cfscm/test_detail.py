@@ -12,6 +12,7 @@ from cfcore.graph import CausalGraph, Variable
 from cfscm.detail import DetailConfig, DetailedImage, _Band, _Flow
 from cfscm.image import ImageConfig, ImageMechanism
 from cfscm.learning import fit_detailed
+from cfscm.learning import untrained as made_for
 from cfscm.model import DeepSCM, load_model, save_model
 from cfscm.muon import Muon
 from cfscm.semisupervised import Labelled
@@ -282,3 +283,22 @@ def test_a_flow_that_does_not_fit_the_autoencoder_is_refused() -> None:
         DetailedImage(first, replace(SMALL, side=24), {"a": 1, "b": 2})
     with pytest.raises(InputError, match="take 2 entries, not 3"):
         DetailedImage(first, SMALL, {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 24), (3, 64), (2, 224)])
+def test_generators_are_made_for_images_of_any_usual_form(channels: int, size: int) -> None:
+    variables = [Variable("site", "categorical", categories=("a", "b", "c"))]
+    variables += [Variable("age", "continuous", range=(0.0, 9.0))]
+    graph = CausalGraph([*variables, Variable("image", "continuous", range=(0.0, 1.0))],
+                        {"image": ["site", "age"]})  # fmt: skip
+    x = torch.rand(2, channels, size, size, generator=torch.Generator().manual_seed(0))
+    pa = {"site": torch.tensor([0.0, 2.0]), "age": torch.tensor([3.0, 5.0])}
+
+    model = made_for(graph, "image", x[:1], None, 0)
+    with torch.inference_mode():
+        drawn = model.predict(model.abduct(x, pa), pa)
+
+    assert drawn.shape == x.shape
+    assert torch.allclose(drawn, x, atol=1e-3)
+    with pytest.raises(InputError, match="in 4 channels; a generator can be trained on square"):
+        made_for(graph, "image", torch.rand(1, 4, 64, 64), None, 0)
