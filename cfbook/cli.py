@@ -204,7 +204,7 @@ def results(
     check_writable(out)
     if fresh is not None:
         terms = {"seeds": seeds, "patients": patients or 600}
-        return [collect_fresh(preset, out, cohort=fresh, **terms)]
+        return collect_fresh(preset, out, cohort=fresh, **terms)
     if kept:
         return [tables.collect_kept(preset, out)]
     if leak:

@@ -320,6 +320,8 @@ class DetailedImage(nn.Module):
         self.flow = _Flow(config, own.parents, own.size, own.channels)
         # The noise level up to which the flow follows each entry of the vector of parents.
         self.register_buffer("reach", torch.full((own.parents,), torch.inf))
+        terms = len(expanded(torch.zeros(1, own.parents))[0])
+        self.register_buffer("means", torch.zeros(terms, own.channels, own.size, own.size))
 
     def limit(self, **reach: float) -> None:
         """Lets the flow follow these parents up to a noise level only, all others at every level.
@@ -358,15 +360,24 @@ class DetailedImage(nn.Module):
     def predict(self, noise: Mapping[str, Tensor], c: Tensor) -> Tensor:
         """Draws the images that the noise gives under the parents; see :class:`.ImageMechanism`."""
         hidden = self.tone.hidden(c)
-        mean = self.first.mean(noise, hidden)
-        t = mean + self._drawn(noise["flow"], self._told(noise, hidden, mean))
+        mean, told = self._told(noise, hidden)
+        t = mean + self._drawn(noise["flow"], told)
         t = t + noise["residual"] if "residual" in noise else t
         return self.tone.applied(self.first.scale.invert(t), c).clamp(0, 1)
 
-    def _told(self, noise: Mapping[str, Tensor], c: Tensor, mean: Tensor) -> _Told:
-        """What the flow is told at each level: new parents within their reach, own ones above."""
-        own, new = noise.get("own", c), (c, self.flow.context(mean))
-        known = {(True,) * len(self.reach): new}
+    def _told(self, noise: Mapping[str, Tensor], c: Tensor) -> tuple[Tensor, _Told]:
+        """The mean image, and what the flow is told at each level.
+
+        That are new parents within their reach and own ones above it.
+        """
+        limited, mean = self.reach.isfinite(), self.first.mean(noise, c)
+        known = {}
+        if "own" in noise:
+            own = torch.where(limited, noise["own"], c)
+            start = self.first.mean(noise, own)
+            known[tuple((~limited).tolist())] = own, self.flow.context(start)
+            mean = (mean + start + self._shift(c) - self._shift(own)) / 2
+        known[(True,) * len(limited)] = c, self.flow.context(mean)
 
         def told(level: Tensor) -> tuple[Tensor, Tensor]:
             follows = level <= self.reach
@@ -375,7 +386,11 @@ class DetailedImage(nn.Module):
                 known[key] = seen, self.flow.context(self.first.mean(noise, seen))
             return known[key]
 
-        return told
+        return mean, told
+
+    def _shift(self, c: Tensor) -> Tensor:
+        """The mean image given the parents, in closed form, shape (B, C, H, W)."""
+        return torch.tensordot(expanded(c), self.means, dims=1)
 
     def _drawn(self, u: Tensor, told: _Told) -> Tensor:
         """What the flow draws of noise, on the scale of the networks, shape (B, C, H, W)."""
@@ -384,6 +399,22 @@ class DetailedImage(nn.Module):
     def plain(self, images: Images, c: Tensor) -> Images:
         """The images without tone, for the training of the autoencoder."""
         return _Plain(self.tone, images, c)
+
+    @torch.no_grad()
+    def average(self, images: Images, c: Tensor) -> None:
+        """Fits the mean image given the parents, quadratic in them, by least squares.
+
+        Args:
+            images: The training images, without tone; N of them.
+            c: Their parents as vectors, shape (N, D), at usual values where tone acts.
+        """
+        gram = cross = 0.0
+        for rows in torch.arange(len(c)).split(256):
+            terms = expanded(c[rows]).double()
+            t = self.first.scale.apply(images[rows].to(self.means.device)).flatten(1).cpu()
+            gram, cross = gram + terms.T @ terms, cross + terms.T @ t.double()
+        ridge = 1e-4 * len(c) * torch.eye(len(gram))
+        self.means.copy_(torch.linalg.solve(gram + ridge, cross).view_as(self.means))
 
     def left(self, images: Images, c: Tensor) -> Images:
         """What the autoencoder leaves of images, for the training of the flow.

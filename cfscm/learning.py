@@ -98,9 +98,11 @@ def fit_detailed(
         The part, ``"autoencoder"`` or ``"flow"``, and its statistics.
     """
 
+    image.to(where.get("device", "cpu"))
     if image.config.tone:
         image.tone.fit(images, c)
-    hidden, plain = image.tone.hidden(c), image.plain(images, c)
+    hidden, plain = image.tone.hidden(c.to(image.tone.typical)).cpu(), image.plain(images, c)
+    image.average(plain, hidden)
     how = {"objective": objective, "config": config, "seed": seed, **where}
     how["checkpoint"] = _beside(checkpoint, "autoencoder")
     try:
@@ -122,7 +124,7 @@ def fit_flow(
     **how: Any,  # noqa: ANN401
 ) -> Iterator[Progress]:
     """Trains the flow of an image mechanism, whose autoencoder is trained; see :func:`.fit`."""
-    left, hidden = image.left(images, c), image.tone.hidden(c)
+    left, hidden = image.left(images, c), image.tone.hidden(c.to(image.tone.typical)).cpu()
     place = _beside(checkpoint, "flow")
     yield from fit(image.flow, left, hidden, objective=Denoising(), checkpoint=place, **how)
 

@@ -9,8 +9,9 @@ import copy
 import hashlib
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -178,12 +179,14 @@ class Progress:
         terms: The mean of each term of the loss.
         gradient: The mean norm of the gradient.
         skipped: Steps left out, since the start.
+        earlier: CPU seconds that went into it before it was killed, if it was.
     """
 
     step: int
     terms: Mapping[str, float]
     gradient: float
     skipped: int
+    earlier: float = field(default=0.0, compare=False)
 
 
 class Loop:
@@ -208,7 +211,8 @@ class Loop:
     ) -> None:
         self.module, self.config, self.device = module.to(device), config, torch.device(device)
         self.half = half and _has_half(self.device, config)
-        self.step, self.skipped, self.typical_norm = 0, 0, 0.0
+        self.step, self.skipped, self.typical_norm, self.earlier = 0, 0, 0.0, 0.0
+        self.began = time.process_time()
         self.average = copy.deepcopy(module.state_dict())
         pace = {"lr": 0.0, "betas": betas, "weight_decay": config.weight_decay}
         if isinstance(config, SwiftConfig):
@@ -272,7 +276,9 @@ class Loop:
         for number, entry in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{number}.{name}": value for name, value in entry.items()}
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        notes = {"run": run, "counters": json.dumps([self.step, self.skipped, self.typical_norm])}
+        spent = self.earlier + time.process_time() - self.began
+        counters = [self.step, self.skipped, self.typical_norm, spent]
+        notes = {"run": run, "counters": json.dumps(counters)}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, save(tensors, metadata=notes))
 
@@ -292,7 +298,7 @@ class Loop:
             number, _, field = name.partition(".")
             entries.setdefault(int(number), {})[field] = value
         self.optimiser.load_state_dict({"state": entries, "param_groups": groups})
-        self.step, self.skipped, self.typical_norm = json.loads(notes["counters"])
+        self.step, self.skipped, self.typical_norm, self.earlier = json.loads(notes["counters"])
 
 
 def _has_half(device: torch.device, config: FittingConfig) -> bool:
@@ -420,7 +426,8 @@ def fit(
                 if checkpoint is not None:
                     loop.keep(checkpoint, run)
                 means = {name: math.fsum(row[name] for row in seen) / len(seen) for name in seen[0]}
-                yield Progress(loop.step, means, means.pop("gradient"), loop.skipped)
+                norm = means.pop("gradient")
+                yield Progress(loop.step, means, norm, loop.skipped, loop.earlier)
                 seen = []
     finally:
         bar.close()

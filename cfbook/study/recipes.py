@@ -382,7 +382,8 @@ class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
         where["checkpoint"] = path.with_name(f"{path.stem}.checkpoint.safetensors")
         how = {"objective": self.preset.objective, "config": self.preset.fitting, **where}
         history = self._fitted(model, images, c, seed=self.seed, **how)
-        minutes = (time.process_time() - began) / 60
+        before = {step.get("part"): step["earlier"] for step in history}
+        minutes = (time.process_time() - began + sum(before.values())) / 60
         notes = {"recipe": self.name, "negative log-likelihood": likelihood, "history": history}
         notes["CPU minutes"] = round(minutes, 1)
         return model, notes
@@ -432,11 +433,11 @@ class DetailedRecipe(OwnRecipe):
     Args:
         reach: The noise levels up to which the flow follows some parents; see
             :meth:`.DetailedImage.limit`. That of sex was chosen on patients drawn anew, without the
-            truth: of the levels whose laws of readings were nearly as good as the best, it moves
-            scores least.
+            truth: the laws of scores are as good as at any level, the law of the sex that is read
+            is better than without the flow, and scores move hardly more.
     """
 
-    reach: tuple[tuple[str, float], ...] = (("sex", 3.0),)
+    reach: tuple[tuple[str, float], ...] = (("sex", 1.0),)
 
     design: ClassVar[str] = "detailed"
 

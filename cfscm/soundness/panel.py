@@ -63,6 +63,8 @@ def panel(
     mean, standardised      the mean score less that of observed patients, by world
     paired difference       :math:`W_1` of :math:`g(\tilde{x}(a)) - g(x)` to the truth's, by world
     S_var                   the variance of the score due to an attribute, over the truth's
+    S_flip                  the flip rate over all worlds, over the truth's
+    R_IE                    the interventional expected risk, over the truth's, if labels are known
     accuracy, AUC, error    effectiveness: what classifiers read of the variable intervened on
     PSNR                    of the counterfactual against the true one, in decibels
     score error             mean distance from the score of the true counterfactual
@@ -73,7 +75,8 @@ def panel(
         found: Predictions by generator and predictor, the truth among them; a generator that draws
             may have the same patients several times.
         sound: Tables of :func:`~cfscm.soundness.measure.soundness` by generator, with the axioms
-            effectiveness and faithfulness; read by the direct effect.
+            effectiveness and faithfulness; read by the direct effect. What moves scores without an
+            image has none.
         limits: The limit of those generators whose regret is asked for: another generator.
         truth: The generator of true counterfactuals.
         nothing: The one that changes nothing.
@@ -88,11 +91,12 @@ def panel(
     if unknown:
         raise InputError(f"there are no predictions and soundness of {sorted(unknown)}")
     parts = []
-    for (generator, every), table in zip(found.items(), map(sound.get, found), strict=True):
+    for generator, every in found.items():
         for name, given in every.items():
             true, laws = found[truth][name], (observed or {}).get(name)
             parts.append(_scores(given, true, laws).assign(generator=generator, classifier=name))
-        parts.append(_read(table).assign(generator=generator))
+        if generator in sound:
+            parts.append(_read(sound[generator]).assign(generator=generator))
     frame = pd.concat(parts)
     errors = frame[frame.measure == "score error"].set_index(["classifier", "about"])
     errors = {name: rows["value"] for name, rows in errors.groupby("generator", sort=False)}
@@ -125,6 +129,10 @@ def _scores(given: Predictions, true: Predictions, laws: np.ndarray | None) -> p
             for scores in (p, p_true)
         )
         rows.append(("S_var", name, own / other if other else np.nan))
+    measured = [one.evaluate() for one in (given, true)]
+    for name in ("S_flip", "R_IE"):
+        own, other = (every.get(name, np.nan) for every in measured)
+        rows.append((name, "all worlds", own / other if other else np.nan))
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 

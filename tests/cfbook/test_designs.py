@@ -57,8 +57,8 @@ def test_an_unknown_design_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_truth_is_looked_at_on_patients_drawn_anew(tmp_path: Path) -> None:
-    terms = {"cohort": 99, "seeds": [0], "patients": 24, "draws": 2}
-    table = pd.read_csv(collect_fresh(preset("smoke"), tmp_path, **terms))
+    terms = {"cohort": 99, "seeds": [0], "patients": 24, "draws": 2, "replicates": 50}
+    table, targets = map(pd.read_csv, collect_fresh(preset("smoke"), tmp_path, **terms))
     found = table[table.classifier == "basic"].set_index(["generator", "measure", "about"])
     found = found["value"].sort_index()
 
@@ -69,6 +69,21 @@ def test_the_truth_is_looked_at_on_patients_drawn_anew(tmp_path: Path) -> None:
         assert found[name, "regret"].notna().any() and (found[name, "S_var"] > 0).all()
     drawn, mean = (found[name, "score error"] for name in ("flow 0, drawn", "flow 0"))
     assert not np.allclose(drawn, mean)
+    for name in ("transport of scores", "oracle"):
+        assert found[name, "S_flip", "all worlds"] > 0 and found[name, "R_IE", "all worlds"] > 0
+
+    targets = targets.set_index(["generator", "measure", "classifier", "about"]).sort_index()
+    assert (targets.low <= targets.high).all() or targets.low.isna().any()
+    assert np.allclose(targets.loc["oracle", "share"].estimate, 0, atol=1e-6)
+    assert np.allclose(targets.loc["doing nothing", "gain"].estimate, 0)
+    assert np.allclose(targets.loc["oracle", "S_var"].estimate, 1)
+    for about in ("sex", "age"):
+        by_hand = found["flow 0", "S_var", about]
+        told = targets.loc[("flow 0", "S_var", "basic", about), "estimate"]
+        assert told == pytest.approx(by_hand, rel=1e-4)
+    errors = (found[name, "score error", "sex"] for name in ("flow 0", "doing nothing"))
+    told = targets.loc[("flow 0", "share", "basic", "sex"), "estimate"]
+    assert told == pytest.approx(next(errors) / next(errors), rel=1e-4)
 
 
 def test_the_committed_flow_draws_what_the_autoencoder_does_not() -> None:

@@ -78,17 +78,43 @@ def test_the_flow_does_not_follow_a_parent_beyond_its_level() -> None:
         null, *held = (image.predict(noise, there) for there in (c, first, second))
         image.limit(a=1.0)
         partly = image.predict(noise, first)
-        image.limit(a=100.0)
-        wholly = image.predict(noise, first)
-        coder = image.first.abduct(x, c)
-        alone = image.first.predict(coder, first)
+        image.limit()
+        wholly = image.predict(image.abduct(x, c), first)
+        coder, scale = image.first.abduct(x, c), image.first.scale
+        moved = image.first.mean(coder, first) - image.first.mean(coder, c)
+        alone = scale.invert(scale.apply(x) + moved / 2).clamp(0, 1)
 
     assert torch.allclose(null, x, atol=1e-4)
-    assert torch.allclose(held[0], alone, atol=1e-4)  # as the autoencoder alone would have it
+    # As the autoencoder alone would have it, averaged with a mean image that does not move.
+    assert torch.allclose(held[0], alone, atol=1e-4)
     assert not torch.allclose(held[0], free[0], atol=1e-3)
     assert torch.allclose(held[1], free[1], atol=1e-4)  # and all others are followed
     assert torch.allclose(wholly, free[0], atol=1e-4)
     assert not any(torch.allclose(partly, end, atol=1e-3) for end in (held[0], wholly))
+
+
+def test_the_mean_image_of_limited_parents_is_known_in_closed_form() -> None:
+    image, rng = untrained(), torch.Generator().manual_seed(1)
+    c = torch.rand(300, 3, generator=rng)
+    x = 0.2 + 0.4 * c[:, :1, None, None] + 0.1 * torch.rand(300, 1, 32, 32, generator=rng)
+    nn.init.zeros_(image.first.average.weight)  # an autoencoder that hardly moves
+    image.average(x, c)
+    image.limit(a=0.0)
+    there = c.clone()
+    there[:, 0] = 1 - c[:, 0]
+
+    with torch.inference_mode():
+        noise = image.abduct(x, c)
+        moved = (image.predict(noise, there) - x).mean(dim=(1, 2, 3))
+        image.means.zero_()
+        alone = (image.predict(noise, there) - x).mean(dim=(1, 2, 3))
+
+    slope = torch.linalg.lstsq((1 - 2 * c[:, :1]), (moved - alone)[:, None]).solution.item()
+    assert slope == pytest.approx(0.2, abs=0.02)  # half of the effect of 0.4
+
+
+def test_levels_of_parents_that_are_none_are_refused() -> None:
+    image = untrained()
     for level, what in (({"c": 1.0}, "no parent 'c', only a, b"), ({"a": -1.0}, "not -1.0")):
         with pytest.raises(InputError, match=what):
             image.limit(**level)
