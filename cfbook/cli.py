@@ -178,6 +178,7 @@ def results(
     support: bool = False,
     panel: bool = False,
     fresh: int | None = None,
+    refuted: int | None = None,
 ) -> list[Path]:
     """Try learned generators and put them into the tables.
 
@@ -196,6 +197,7 @@ def results(
         support: Only compare counterfactuals of each world with real images of it.
         panel: Only try the limits of abduction, and the first generator beside them.
         fresh (SEED): Only put all designs beside the truth, on patients drawn by this seed.
+        refuted (SEED): Only count how often standardisation refutes generators, likewise.
     """
     from cfbook.study import learned as tables
     from cfbook.study.faithful import collect_fresh, collect_panel
@@ -205,6 +207,10 @@ def results(
     if fresh is not None:
         terms = {"seeds": seeds, "patients": patients or 600}
         return collect_fresh(preset, out, cohort=fresh, **terms)
+    if refuted is not None:
+        from cfbook.study.without_counterfactuals.refuted import collect_refuted
+
+        return [collect_refuted(preset, out, cohort=refuted, seeds=seeds)]
     if kept:
         return [tables.collect_kept(preset, out)]
     if leak:

@@ -278,18 +278,23 @@ def _targets(
         for key, value in own.items():
             measure, about, name = key
             if measure == "score difference":
-                found = {"share": value / nothing[key]}
+                found = {"share": _over(value, nothing[key])}
                 if who in limits:
                     limit = means[limits[who]][key]
-                    found["regret"] = (value - limit) / (nothing[key] - limit)
+                    found["regret"] = _over(value - limit, nothing[key] - limit)
             elif measure == "MSE":
                 found = {"gain": 10 * np.log10(nothing[key] / np.maximum(value, 1e-12))}
             elif measure == "read":
                 found = {"read": value, "read less truth": value - truth[key]}
             else:
-                found = {measure: value / truth[key]}
+                found = {measure: _over(value, truth[key])}
             for what, drawn in found.items():
-                low, high = np.nanquantile(drawn[1:], [0.025, 0.975])
+                low, high = np.quantile(drawn[1:], [0.025, 0.975])
                 rows.append((who, name, what, about, drawn[0], low, high))
     columns = ["generator", "classifier", "measure", "about", "estimate", "low", "high"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _over(value: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """One over the other, NaN where that is not positive."""
+    return np.divide(value, other, out=np.full_like(value, np.nan), where=other > 0)

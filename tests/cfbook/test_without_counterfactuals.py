@@ -6,13 +6,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from cfbook.study.learned import RESULTS
 from cfbook.study.presets import preset
+from cfbook.study.runs import BETAS
 from cfbook.study.without_counterfactuals import bank as banks
-from cfbook.study.without_counterfactuals import coverage, size, strengths
+from cfbook.study.without_counterfactuals import coverage, refuted, size, strengths
 from cfbook.study.without_counterfactuals.bank import Bank
 from cfchest.graph import paper_grid
+from cfchest.offsets import offset
 
 NAMES = [f"{name} seed 0" for name in ("basic 0", "sex 0.8", "sex 0.95", "age 0.95")]
 SLOPES = np.array([[0.1, 0.5, 2.0, 0.1], [0.1, 0.1, 0.1, 1.0]])  # of sex and of age
@@ -154,3 +157,25 @@ def test_the_kept_example_is_of_patients_of_the_tables() -> None:
     one, other = (made[name]["age 0.95 seed 0"] for name in made)
     assert one.logit_obs.equal(other.logit_obs) and not one.logit_cf.equal(other.logit_cf)
     assert len(one) == 1_000 and len(observed["basic 0 seed 0"]) == 8_000
+
+
+def test_offsets_of_the_first_predictor_join_a_bank(bank: Bank) -> None:
+    more = refuted.with_offsets(bank)
+    rows = np.arange(20)
+    said = more.predictions("oracle", rows, more.predictors[-1])
+    base = bank.predictions("oracle", rows, bank.predictors[0])
+
+    other = offset(base, BETAS[-1])
+    assert len(more.predictors) == len(bank.predictors) + 3
+    assert torch.allclose(said.logit_cf.double(), other.logit_cf, atol=1e-5)
+    assert torch.allclose(said.logit_obs.double(), other.logit_obs, atol=1e-5)
+
+
+def test_generators_are_refuted_on_patients_of_their_own(tmp_path: Path) -> None:
+    sizes = {"patients": 300, "observed": 700, "sets": 2, "test": 250, "pool": 600}
+    path = refuted.collect_refuted(preset("smoke"), tmp_path, cohort=98, seeds=[0], **sizes)
+
+    found = pd.read_csv(path)
+    assert set(found.generator) == {"oracle", "autoencoder", "flow 0"}
+    assert found.groupby("generator").predictor.nunique().eq(10).all()
+    assert found.share.between(0, 1).all() and (found.sets == 2).all()

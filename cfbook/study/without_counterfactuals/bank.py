@@ -138,7 +138,7 @@ class Bank:
         return Predictions(*given, values, self.grid.q, patient=frame.patient.tolist(), **known)
 
 
-def _bank_recipes(preset: Preset) -> dict[str, PredictorRecipe]:
+def bank_recipes(preset: Preset) -> dict[str, PredictorRecipe]:
     """The seven predictors of seed 0, by their names in bundles."""
     kinds = [("basic", 0.0), *((name, s) for name in ("sex", "age") for s in STRENGTHS)]
     return {PredictorId(*kind, 0).name: PredictorRecipe(preset, "C", *kind) for kind in kinds}
@@ -154,7 +154,7 @@ def fill_bank(preset: Preset, *, most: int | None = None, folder: Path = _FOLDER
     seed = preset.cohort + _APART
     cohort = Phantom(preset.size).sample(counts["oracle"], hospital="C", seed=seed)
     data, oracle = from_phantom(cohort), cohort.oracle
-    readers = {name: recipe.obtain() for name, recipe in _bank_recipes(preset).items()}
+    readers = {name: recipe.obtain() for name, recipe in bank_recipes(preset).items()}
     for name in GENERATORS[:-1]:
         generator = {
             "learned": lambda: GeneratorRecipe(preset).obtain(),
@@ -184,7 +184,7 @@ def _fill_block(
 
 def fill_observed(preset: Preset, *, count: int = _OBSERVED, folder: Path = _FOLDER) -> Path:
     """Compute what the predictors say of the further patients, block by block."""
-    readers = [recipe.obtain() for recipe in _bank_recipes(preset).values()]
+    readers = [recipe.obtain() for recipe in bank_recipes(preset).values()]
     seed = preset.cohort + _APART + 1
     data = from_phantom(Phantom(preset.size).sample(count, hospital="C", seed=seed))
     for start in tqdm(range(0, count, _OBSERVED_BLOCK), desc="observed"):
