@@ -141,6 +141,7 @@ def train(
     design: str = "learned",
     hospital: str = "C",
     seed: int = 0,
+    compiled: bool = False,
 ) -> list[Path]:
     """Train the generator of counterfactuals.
 
@@ -153,6 +154,7 @@ def train(
             with tone and a flow of what that leaves.
         hospital (H): C or M.
         seed (N): Of the training.
+        compiled: Whether torch compiles the networks first, which takes a minute and a compiler.
     """
     from cfbook.study.presets import check_known
     from cfbook.study.recipes import DESIGNS
@@ -160,7 +162,8 @@ def train(
     check_known("design", design, DESIGNS)
     recipe = DESIGNS[design](source.sizes(out), hospital, seed)
     check_writable(out)
-    recipe.obtain(committed=out, cache=out, device=source.device, progress=True)
+    where = {"device": source.device, "progress": True, "compiled": compiled}
+    recipe.obtain(committed=out, cache=out, **where)
     return [out / recipe.file]
 
 

@@ -92,7 +92,7 @@ def fit_detailed(
         objective, config: What the autoencoder minimises, and how it is trained.
         detail: How the flow is trained.
         checkpoint: Where to keep the state, ``*.safetensors``; each part has its own beside it.
-        where: ``device`` and ``progress`` of :func:`.fit`.
+        where: ``device``, ``progress`` and ``compiled`` of :func:`.fit`.
 
     Yields:
         The part, ``"autoencoder"`` or ``"flow"``, and its statistics.

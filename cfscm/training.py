@@ -387,6 +387,7 @@ def fit(
     checkpoint: Path | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
+    compiled: bool = False,
 ) -> Iterator[Progress]:
     """Trains a network by an objective, some steps for each item that is asked for.
 
@@ -402,6 +403,7 @@ def fit(
         checkpoint: Where to keep the state, ``*.safetensors``; if it is there, training goes on
             from it. The caller removes it.
         progress: Whether to show a progress bar with the expected time.
+        compiled: Whether torch compiles the parts of the network, each when it is first used.
 
     Yields:
         The statistics of every ``config.report`` steps and of the last ones.
@@ -412,6 +414,8 @@ def fit(
     run, seen = json.dumps(facts, sort_keys=True), []
     if checkpoint is not None and checkpoint.exists():
         loop.restore(checkpoint, run)
+    for part in module.children() if compiled else ():
+        part.compile()
     module.train()
     bar = tqdm(total=config.steps, initial=loop.step, desc="training", disable=not progress)
     try:

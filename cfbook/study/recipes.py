@@ -101,16 +101,14 @@ class _NetworkRecipe(Recipe, Generic[_Module]):
         *,
         committed: Path | None = None,
         cache: Path | None = None,
-        device: str = "cpu",
-        progress: bool = False,
+        **where: object,
     ) -> _Module:
         """The network, on the CPU: from the project's data, from earlier runs, or trained now.
 
         Args:
             committed: Where to look first, if not in the folder of the project.
             cache: Where to look then, and to keep it, if not in that of earlier runs.
-            device: Where to train.
-            progress: Whether to show progress bars while training.
+            where: ``device`` and ``progress`` of a training, and ``compiled`` of a generator's.
         """
         kept, path = (committed or self.committed) / self.file, (cache or self.cache) / self.file
         if kept.is_file():
@@ -118,13 +116,13 @@ class _NetworkRecipe(Recipe, Generic[_Module]):
         try:
             return self.load(path)
         except (FileNotFoundError, InputError):  # never made, or not to its end
-            return self.make(path, device=device, progress=progress).eval()
+            return self.make(path, **where).eval()
 
-    def make(self, path: Path, *, device: str = "cpu", progress: bool = False) -> _Module:
+    def make(self, path: Path, **where: object) -> _Module:
         """Train the network and keep it at ``path``; checkpoints are beside it until the end."""
         check_place(path, self._sources)
         path.parent.mkdir(parents=True, exist_ok=True)
-        module, notes = self._trained(path, device=device, progress=progress)
+        module, notes = self._trained(path, **where)
         self._keep(module.cpu(), path, notes)
         for checkpoint in path.parent.glob(f"{path.stem}.*checkpoint.safetensors"):
             checkpoint.unlink()

@@ -160,7 +160,7 @@ def test_the_kept_example_is_of_patients_of_the_tables() -> None:
 
 
 def test_offsets_of_the_first_predictor_join_a_bank(bank: Bank) -> None:
-    more = refuted.with_offsets(bank)
+    more = refuted._with_offsets(bank)
     rows = np.arange(20)
     said = more.predictions("oracle", rows, more.predictors[-1])
     base = bank.predictions("oracle", rows, bank.predictors[0])

@@ -1,5 +1,6 @@
 """The image mechanism in three parts: tone, autoencoder, and a flow of what that leaves."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from cfcore.checks import InputError
 from cfcore.graph import CausalGraph, Variable
-from cfscm.detail import DetailConfig, DetailedImage, _Band, _Flow
+from cfscm.detail import Denoising, DetailConfig, DetailedImage, _Band, _Flow
 from cfscm.image import ImageConfig, ImageMechanism
 from cfscm.learning import fit_detailed
 from cfscm.learning import untrained as made_for
@@ -328,3 +329,22 @@ def test_generators_are_made_for_images_of_any_usual_form(channels: int, size: i
     assert torch.allclose(drawn, x, atol=1e-3)
     with pytest.raises(InputError, match="in 4 channels; a generator can be trained on square"):
         made_for(graph, "image", torch.rand(1, 4, 64, 64), None, 0)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles with a compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself
+def test_a_compiled_flow_learns_the_same() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x, c = torch.rand(64, 2, 16, 16, generator=rng), torch.rand(64, 3, generator=rng)
+    weights = []
+    for compiled in (False, True):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            flow = _Flow(SMALL, 3, 16, 1)
+        config = FittingConfig(steps=4, batch=16, warmup=0, report=2, shift=0, display=0.0)
+        list(fit(flow, x, c, objective=Denoising(), config=config, seed=0, compiled=compiled))
+        weights.append(flow.state_dict())
+
+    assert list(weights[0]) == list(weights[1])
+    for name, value in weights[0].items():
+        assert torch.allclose(value, weights[1][name], atol=1e-3), name

@@ -83,10 +83,10 @@ def _filled(
     table = table[[*table.columns.drop("y"), "y"]]
     table = table.assign(patient=np.arange(len(table)).astype(str))
     seen = np.concatenate([own, torch.cat(read).numpy()])
-    return with_offsets(Bank(table, list(readers), seen, made, grid))
+    return _with_offsets(Bank(table, list(readers), seen, made, grid))
 
 
-def with_offsets(bank: Bank) -> Bank:
+def _with_offsets(bank: Bank) -> Bank:
     """The same bank with the three offsets of its first predictor."""
     own, worlds = bank.table.sex.to_numpy(), bank.worlds["sex"]
     names = [*bank.predictors, *(PredictorId("logit", beta, 0).name for beta in BETAS)]
