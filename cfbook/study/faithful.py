@@ -78,7 +78,7 @@ def collect_fresh(
     out: Path,
     *,
     cohort: int,
-    seeds: Iterable[int] = range(3),
+    seeds: Sequence[int] = range(3),
     patients: int = 600,
     draws: int = 4,
     replicates: int = 1000,
@@ -90,7 +90,7 @@ def collect_fresh(
     Args:
         cohort: The seed of the patients.
         seeds: Of the trainings of the generator with a flow.
-        draws: How often generators that draw their noise do.
+        draws: How often the first of them draws its noise; the limits draw as often.
         replicates: Resamples of the patients.
     """
     drawn = Phantom(preset.size).sample(patients, hospital="C", seed=cohort)
@@ -102,7 +102,8 @@ def collect_fresh(
     for seed in seeds:
         model = DetailedRecipe(preset, seed=seed).obtain(progress=True)
         members[f"flow {seed}"] = [model]
-        members[f"flow {seed}, drawn"] = [Sampled(model, draw=draw) for draw in range(draws)]
+        if "flow, drawn" not in members:
+            members["flow, drawn"] = [Sampled(model, draw=draw) for draw in range(draws)]
     limits = {name: _IDEAL[0 if name.endswith("drawn") else 1] for name in members}
     observed, data = parts("C", preset)["test"], from_phantom(drawn)
     everyone = _beside(members, drawn.oracle, draws)
@@ -111,7 +112,7 @@ def collect_fresh(
         name: _summands(every, found[name], data, terms) for name, every in everyone.items()
     }
     summands[_MOVED] = _of_scores(found[_MOVED])
-    flows = [summands[name] for name in members if name.startswith("flow") and "drawn" not in name]
+    flows = [summands[f"flow {seed}"] for seed in seeds]
     summands["flow"] = {key: np.mean([one[key] for one in flows], axis=0) for key in flows[0]}
     limits["flow"] = _IDEAL[1]
     who = {"patients": patients, "cohort": cohort}

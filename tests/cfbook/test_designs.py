@@ -65,9 +65,9 @@ def test_the_truth_is_looked_at_on_patients_drawn_anew(tmp_path: Path) -> None:
     assert (found["oracle", "score error"] < 1e-6).all()
     assert np.allclose(found["oracle", "S_var"], 1)
     assert np.allclose(found["doing nothing", "S_var"], 0)
-    for name in ("mean shift", "autoencoder", "flow 0", "flow 0, drawn"):
+    for name in ("mean shift", "autoencoder", "flow 0", "flow, drawn"):
         assert found[name, "regret"].notna().any() and (found[name, "S_var"] > 0).all()
-    drawn, mean = (found[name, "score error"] for name in ("flow 0, drawn", "flow 0"))
+    drawn, mean = (found[name, "score error"] for name in ("flow, drawn", "flow 0"))
     assert not np.allclose(drawn, mean)
     for name in ("transport of scores", "oracle"):
         assert found[name, "S_flip", "all worlds"] > 0 and found[name, "R_IE", "all worlds"] > 0
