@@ -5,7 +5,7 @@ at: on test patients of the experiments, and once on patients whom nobody looked
 a seed that was chosen last.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
