@@ -2,7 +2,7 @@
 #
 #   snakemake --cores 2 --rerun-incomplete                      the `book` preset, on this machine
 #   snakemake --cores 2 --config preset=smoke                   in a few minutes
-#   snakemake --cores 2 --config generator=learned-0            with a learned generator, trained first
+#   snakemake --cores 2 --config generator=detailed-0           with a learned generator, trained first
 #   snakemake --executor slurm --jobs 50 --config preset=paper chexpert=... mimic=... mimic_iv=... generator=...
 #
 # Jobs use one thread each: two single-thread processes beat two threads. What a job that failed had
@@ -68,7 +68,7 @@ if LEARNED is not None:
         log:
             f"runs/logs/{LEARNED.file}.log",
         params:
-            words=join(map(str, [*COMMON, "--seed", LEARNED.seed])),
+            words=join(map(str, [*COMMON, "--design", LEARNED.design, "--seed", LEARNED.seed])),
         threads: 1
         shell:
             "OMP_NUM_THREADS={threads} cfcore train {params.words} --out runs/generators > {log} 2>&1"

@@ -120,7 +120,7 @@ def setting(
         effect: Whether what depends on an intervened variable is held or follows.
         trainings (N): Of each predictor.
         predictors (DIR): Where trained predictors are kept.
-        generator (G): One of oracle, learned-0 or detailed-0 (with its seed), and MODULE:NAME
+        generator (G): One of oracle, detailed-0 or learned-0 (with its seed), and MODULE:NAME
             of your own.
         max_images (B): Images in flight.
     """
@@ -138,7 +138,7 @@ def train(
     *,
     out: Path,
     source: Source = _BOOK,
-    design: str = "learned",
+    design: str = "detailed",
     hospital: str = "C",
     seed: int = 0,
     compiled: bool = False,
@@ -150,8 +150,8 @@ def train(
 
     Args:
         out (DIR): Where to keep it.
-        design (D): learned, an autoencoder; own, the same on patients of its own; or detailed,
-            with tone and a flow of what that leaves.
+        design (D): detailed, of tone, an autoencoder and a flow of what that leaves; learned, an
+            autoencoder alone; or own, the same on patients of its own.
         hospital (H): C or M.
         seed (N): Of the training.
         compiled: Whether torch compiles the networks first, which takes a minute and a compiler.

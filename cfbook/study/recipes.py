@@ -345,11 +345,12 @@ class GeneratorRecipe(_NetworkRecipe[DeepSCM]):
     cache: ClassVar[Path] = Path("runs") / "generators"
     load = staticmethod(partial(load_model, graph=CHEST))
     inference: ClassVar[InferenceConfig | None] = None
+    design: ClassVar[str] = "learned"
 
     @property
     def name(self) -> str:
         """What it is called in tables and files."""
-        return f"learned-{self.hospital}-seed{self.seed}"
+        return f"{self.design}-{self.hospital}-seed{self.seed}"
 
     @property
     def facts(self) -> object:
@@ -404,11 +405,6 @@ class OwnRecipe(GeneratorRecipe):
     """
 
     design: ClassVar[str] = "own"
-
-    @property
-    def name(self) -> str:
-        """What it is called in tables and files."""
-        return f"{self.design}-{self.hospital}-seed{self.seed}"
 
     @property
     def facts(self) -> object:
@@ -494,6 +490,6 @@ class FlowRecipe(DetailedRecipe):
 
 
 DESIGNS: Mapping[str, type[GeneratorRecipe]] = {
-    "learned": GeneratorRecipe, "own": OwnRecipe, "detailed": DetailedRecipe,
-}  # fmt: skip
+    recipe.design: recipe for recipe in (DetailedRecipe, GeneratorRecipe, OwnRecipe)
+}
 """The designs of learned generators, by the word with which runs and commands name them."""

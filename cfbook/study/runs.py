@@ -100,8 +100,8 @@ class Run(Recipe):
         setting: The name of the setting.
         testset: Which test set; that of the setting, or one that shares a shortcut.
         effect: ``"direct"`` or ``"total"``.
-        generator: Who makes the counterfactuals: ``"oracle"``, ``"learned-0"`` with the seed of its
-            training, or a name for another.
+        generator: Who makes the counterfactuals: ``"oracle"``, ``"detailed-0"`` or
+            ``"learned-0"`` with the seed of its training, or a name for another.
 
     Example:
         >>> from cfbook.study.presets import preset
@@ -182,7 +182,7 @@ def find_generator(run: Run) -> Generator:
         return phantom_cohort(run.where.test, run.preset).oracle
     recipe = run.learned()
     if recipe is None:
-        raise InputError(f"{run.generator!r} is neither oracle nor learned-0, detailed-0, ...")
+        raise InputError(f"{run.generator!r} is neither oracle nor detailed-0, learned-0, ...")
     return recipe.obtain(progress=True)
 
 

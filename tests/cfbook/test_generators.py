@@ -23,10 +23,11 @@ from cfscm.weights import read_manifest
 
 SMOKE = replace(preset("smoke"), trainings=1)
 RECIPE = GeneratorRecipe(SMOKE)
+TRAIN = ["train", "--preset", "smoke", "--design", "learned"]
 
 
 def shell(out: Path) -> subprocess.Popen:
-    words = [sys.executable, "-m", "cfcore.cli", "train", "--preset", "smoke", "--out", str(out)]
+    words = [sys.executable, "-m", "cfcore.cli", *TRAIN, "--out", str(out)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, **quiet)
 
@@ -64,7 +65,7 @@ def test_what_is_there_is_not_trained_again(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(GeneratorRecipe, "make", None)
     found = RECIPE.obtain(committed=folder)
     assert not found.training
-    assert main(["train", "--preset", "smoke", "--out", str(folder)]) == 0
+    assert main([*TRAIN, "--out", str(folder)]) == 0
 
 
 def test_generators_are_named_by_what_made_them() -> None:
@@ -87,7 +88,7 @@ def test_a_learned_generator_fills_the_same_tables(
     assert given.evaluate()["S_var"] > 0
     assert given.provenance["generator"] == "DeepSCM"
     assert run.file != Run(SMOKE, "C->C", "shares-age").file
-    with pytest.raises(InputError, match="neither oracle nor learned"):
+    with pytest.raises(InputError, match="neither oracle nor detailed"):
         runs.find_generator(Run(SMOKE, "C->C", "shares-age", generator="magic"))
 
 
