@@ -90,7 +90,7 @@ def collect_fresh(
     Args:
         cohort: The seed of the patients.
         seeds: Of the trainings of the generator with a flow.
-        draws: How often the first of them draws its noise; the limits draw as often.
+        draws: How often the first of them draws its noise, and the ideal sampler.
         replicates: Resamples of the patients.
     """
     drawn = Phantom(preset.size).sample(patients, hospital="C", seed=cohort)
@@ -143,7 +143,7 @@ def _beside(members: _Members, truth: Oracle, draws: int) -> dict[str, Sequence[
         "doing nothing": [Identity(truth)],
         **members,
         _IDEAL[0]: [PosteriorSampler(*known, seed) for seed in range(draws)],
-        _IDEAL[1]: [PosteriorMean(*known, draws=draws)],
+        _IDEAL[1]: [PosteriorMean(*known)],
         "oracle": [truth],
     }
 
