@@ -121,7 +121,7 @@ def main() -> None:
         for name, one in made.items()
     )
     if args.csv:
-        table.to_csv(args.csv, index=False)
+        table.round(4).to_csv(args.csv, index=False)
     print(table.to_string())
 
 

@@ -14,12 +14,13 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
+from torch import Tensor
 
 from cfbook.paths import DATA
 from cfbook.study.claims import TIED, read_design, verdict, verdicts
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
 from cfbook.study.presets import Preset
-from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
+from cfbook.study.recipes import DESIGNS, GeneratorRecipe, PredictorRecipe, probes
 from cfbook.study.runs import (
     KEYS,
     SETTINGS,
@@ -169,13 +170,21 @@ def collect_readings(
 def collect_leak(preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 2000) -> Path:
     """Probe the noise of generators, of the oracle, and the image itself, on test patients of C.
 
-    The ``image`` is what a generator that takes it for the noise has; see :func:`.leak_table`.
+    The ``image`` is what a generator that takes it for the noise has; see :func:`.leak_table`. What
+    a flow remembers of the parents themselves is not noise, and is not probed.
     """
     truth = phantom_cohort("C", preset).oracle
-    made = {f"learned-{seed}": GeneratorRecipe(preset, seed=seed).obtain() for seed in seeds}
+    made = {
+        f"{name}-{seed}": Derived(DESIGNS[name](preset, seed=seed).obtain(), _without_parents)
+        for seed, name in product(seeds, ("learned", "detailed"))
+    }
     made |= {"oracle": truth, "image": Identity(truth)}
     data = parts("C", preset)["test"].take(range(patients))
     return write_table(leak_table(made, data, graph=CHEST), out / LEAK)
+
+
+def _without_parents(noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: leaf for name, leaf in noise.items() if name != "own"}
 
 
 def collect_support(

@@ -414,13 +414,15 @@ def test_the_kept_probes_find_the_leak_of_the_learned_noise_and_none_of_the_true
 def test_the_command_probes_generators_the_oracle_and_the_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GeneratorRecipe, "obtain", GeneratorRecipe.untrained)
+    monkeypatch.setattr(GeneratorRecipe, "obtain", lambda recipe: recipe.untrained())
     words = ["results", "--leak", "--preset", "smoke", "--generators", "1", "--patients", "60"]
     assert main([*words, "--out", str(tmp_path)]) == 0
 
     table = pd.read_csv(tmp_path / LEAK)
-    assert set(table.generator) == {"learned-0", "oracle", "image"}
-    assert set(table[table.generator == "learned-0"]["noise"]) == {"all", "z0", "residual"}
+    assert set(table.generator) == {"learned-0", "detailed-0", "oracle", "image"}
+    parts = table.groupby("generator")["noise"].agg(set)
+    assert parts["learned-0"] == {"all", "z0", "residual"}
+    assert parts["detailed-0"] == {"all", "z0", "flow", "residual"}
     assert set(table.patients) == {60} and table.p.between(0, 1).all()
 
 
