@@ -484,7 +484,7 @@ class FlowRecipe(DetailedRecipe):
         **how: object,
     ) -> list[dict]:
         image, other = model.image, DetailedRecipe(self.whole, seed=self.seed).obtain().image
-        image.tone, image.first = other.tone, other.first
+        image.tone, image.first, image.means = other.tone, other.first, other.means
         steps = fit_flow(image, images, c, config=self.preset.swift, **how)
         return [{"part": "flow", **asdict(step)} for step in steps]
 

@@ -31,6 +31,7 @@ def test_flows_are_tried_on_the_autoencoder_of_the_whole_training(tmp_path: Path
     images = [made[name].recipe.obtain().image for name in ("flow", "flow, whole training")]
     coders = [dict(image.first.named_parameters()) for image in images]
     assert all(torch.equal(value, coders[1][name]) for name, value in coders[0].items())
+    assert torch.equal(*(image.means for image in images)) and images[0].means.abs().sum() > 0
     assert not torch.equal(*(image.flow.denoiser.out.weight for image in images))
     read = table[(table.intervention == "sex") & (table.measure == "moved")]
     read = read.pivot(index="design", columns="reader", values="value")
