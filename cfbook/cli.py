@@ -179,7 +179,6 @@ def results(
     readings: bool = False,
     leak: bool = False,
     support: bool = False,
-    panel: bool = False,
     fresh: int | None = None,
     refuted: int | None = None,
 ) -> list[Path]:
@@ -198,12 +197,11 @@ def results(
         readings: Only compare what may be held as the noise of an image, on validation patients.
         leak: Only probe the noise for the parents that it should not know, on test patients.
         support: Only compare counterfactuals of each world with real images of it.
-        panel: Only try the limits of abduction, and the first generator beside them.
         fresh (SEED): Only put all designs beside the truth, on patients drawn by this seed.
         refuted (SEED): Only count how often standardisation refutes generators, likewise.
     """
     from cfbook.study import learned as tables
-    from cfbook.study.faithful import collect_fresh, collect_panel
+    from cfbook.study.faithful import collect_fresh
 
     preset, seeds, count = source.sizes(out), range(generators), patients or 300
     check_writable(out)
@@ -220,8 +218,6 @@ def results(
         return [tables.collect_leak(preset, seeds, out, patients=patients or 2000)]
     if support:
         return [tables.collect_support(preset, seeds, out, patients=count)]
-    if panel:
-        return collect_panel(preset, out, patients=count)
     if readings:
         return [tables.collect_readings(preset, seeds, out, patients=count)]
     counts = {"patients": count, "noise_patients": noise_patients}

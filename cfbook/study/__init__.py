@@ -15,8 +15,9 @@ _OFFERED = {
     " columns correct_transitions outcomes partial_correlation pearson read_design"
     " transitions verdict verdicts worse_pairs",
     "cfbook.study.cohorts": "SHARED held_out parts phantom_cohort",
-    "cfbook.study.learned": "LEAK LIMITS NOISE PANEL READINGS RESULTS SOUNDNESS SUPPORT"
-    " learned_claims learned_studies",
+    "cfbook.study.designs": "TRIED",
+    "cfbook.study.faithful": "PANEL TARGETS",
+    "cfbook.study.learned": "LEAK NOISE RESULTS SOUNDNESS SUPPORT learned_claims learned_studies",
     "cfbook.study.missing_labels": "ABLATION ACTIONS CURVE EXAMPLES FIFTH HIDDEN IMPUTED SHOWN"
     " STAGES changes imputation in_words label_free_table read_trials trial_patients",
     "cfbook.study.partial": "PartialRecipe",
@@ -29,6 +30,7 @@ _OFFERED = {
     "cfbook.study.tables": "ROWS averaged bounded caption counted in_print intervals"
     " learned_of means row_label side_by_side",
     "cfbook.study.without_counterfactuals.bank": "read_example",
+    "cfbook.study.without_counterfactuals.refuted": "REFUTED",
 }
 _HOMES = {name: module for module, names in _OFFERED.items() for name in names.split()}
 

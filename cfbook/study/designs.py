@@ -34,8 +34,8 @@ from cfscm.soundness.laws import laws_table
 from cfscm.training import FittingConfig
 from cfscm.weights import read_manifest
 
-_FILE = "generator_designs.csv"
-_TRIED = ("sex", "race", "age", "effusion")
+TRIED = "generator_designs.csv"
+_ASKED = ("sex", "race", "age", "effusion")
 _FRESH = 6  # added to the seed of the observed patients with whom readings are compared
 _POOL = 12_000
 _BASELINES = ("doing nothing", "mean shift")
@@ -120,7 +120,7 @@ def collect_designs(
         only: Some of the names; by default all that the table does not have.
         patients: How many validation patients; the first 300 were used to choose before.
     """
-    path, made = out / _FILE, _variants(preset, seed)
+    path, made = out / TRIED, _variants(preset, seed)
     known = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["design"])
     for name in only:
         check_known("design", name, (*_BASELINES, *made))
@@ -176,7 +176,7 @@ def _judged(name: str, generator: Generator, preset: Preset, patients: int) -> p
     observed = from_phantom(Phantom(preset.size).sample(_POOL, **who))
     readers = {each: probe.obtain() for each, probe in probes(preset).items()}
     readers["basic"] = PredictorRecipe(preset).obtain()
-    terms = {"interventions": interventions_of(data.parents, _TRIED, graph=CHEST)}
+    terms = {"interventions": interventions_of(data.parents, _ASKED, graph=CHEST)}
     terms |= {"graph": CHEST, "label": "effusion"}
     table = laws_table({name: generator}, data, observed, readers, **terms)
     return table.rename(columns={"generator": "design"}).assign(patients=len(data))

@@ -1,8 +1,7 @@
 """How near counterfactuals come to the true ones: between doing nothing and the limits.
 
 Designs of generators are chosen without the truth (:mod:`cfbook.study.designs`). Here it is looked
-at: on test patients of the experiments, and once on patients whom nobody looked at before, drawn by
-a seed that was chosen last.
+at, once, on patients whom nobody looked at before, drawn by a seed that was chosen last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cfbook.study.cohorts import parts
-from cfbook.study.learned import LIMITS, PANEL, trial_terms, write_table
+from cfbook.study.learned import trial_terms, write_table
 from cfbook.study.presets import Preset
 from cfbook.study.recipes import (
     DetailedRecipe,
@@ -44,33 +43,13 @@ from cfscm.soundness.measure import batches_of, observe
 from cfscm.soundness.panel import panel
 from cfscm.soundness.worlds import Plan
 
-_FRESH, _TARGETS = "panel_fresh.csv", "targets_fresh.csv"
+PANEL, TARGETS = "panel_fresh.csv", "targets_fresh.csv"
 _MOVED = "transport of scores"  # the bar to pass: it needs no image
 _IDEAL = ("posterior sampler", "posterior-mean image")
 _Members = Mapping[str, Sequence[Generator]]
 """Generators by name; one that draws its noise has a member for each draw."""
 _Summands = Mapping[tuple[str, str, str], np.ndarray]
 """By measure, what it is about and classifier: what each patient contributes, shape (N,)."""
-
-
-def collect_panel(preset: Preset, out: Path, *, patients: int = 300, draws: int = 12) -> list[Path]:
-    """Try the limits of abduction, and put the first generator between them and the truth.
-
-    The patients, interventions and classifiers are those of
-    :func:`~cfbook.study.learned.collect_soundness`, with the strongest bias of either family among
-    those whose scores are compared. All that is said of the posterior sampler is a mean over its
-    draws, or of the law of all of them.
-    """
-    test, terms = parts("C", preset)["test"], _terms(preset)
-    members = {"learned": [GeneratorRecipe(preset).obtain()]}
-    data, limits = test.take(range(patients)), {"learned": _IDEAL[1]}
-    everyone = _beside(members, terms["truth"], draws)
-    table, sound, _ = _panelled(everyone, limits, data, test, terms)
-    found = [sound[name].assign(generator=name) for name in _IDEAL]
-    return [
-        write_table(pd.concat(found).drop(columns=["identity", "oracle", "floor"]), out / LIMITS),
-        write_table(table.assign(patients=patients), out / PANEL),
-    ]
 
 
 def collect_fresh(
@@ -107,7 +86,7 @@ def collect_fresh(
     limits = {name: _IDEAL[0 if name.endswith("drawn") else 1] for name in members}
     observed, data = parts("C", preset)["test"], from_phantom(drawn)
     everyone = _beside(members, drawn.oracle, draws)
-    table, _, found = _panelled(everyone, limits, data, observed, terms)
+    table, found = _panelled(everyone, limits, data, observed, terms)
     summands = {
         name: _summands(every, found[name], data, terms) for name, every in everyone.items()
     }
@@ -118,8 +97,8 @@ def collect_fresh(
     who = {"patients": patients, "cohort": cohort}
     targets = _targets(summands, limits, replicates=replicates, seed=cohort)
     return [
-        write_table(table.assign(**who), out / _FRESH),
-        write_table(targets.assign(**who), out / _TARGETS),
+        write_table(table.assign(**who), out / PANEL),
+        write_table(targets.assign(**who), out / TARGETS),
     ]
 
 
@@ -154,8 +133,8 @@ def _panelled(
     data: Dataset,
     observed: Dataset,
     terms: dict[str, object],
-) -> tuple[pd.DataFrame, dict[str, pd.DataFrame], dict[str, dict[str, Predictions]]]:
-    """The panel of generators, with transport of scores; soundness; and the predictions."""
+) -> tuple[pd.DataFrame, dict[str, dict[str, Predictions]]]:
+    """The panel of generators, with transport of scores, and the predictions."""
     audited, found, sound = terms["audited"], {}, {}
     asked = {"axioms": ["effectiveness", "faithfulness"], "beside": ()}
     for name, every in everyone.items():
@@ -167,7 +146,7 @@ def _panelled(
         name: transport(rows[name], paper_grid(), observed=others[name]) for name in audited
     }
     laws = _standardised(rows, others)
-    return panel(found, sound, limits=limits, observed=laws), sound, found
+    return panel(found, sound, limits=limits, observed=laws), found
 
 
 def _pooled(draws: Sequence[Mapping[str, Predictions]]) -> dict[str, Predictions]:

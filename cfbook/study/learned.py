@@ -49,7 +49,6 @@ RESULTS = DATA / "results"
 _ESTIMATES, _CLAIMS = "learned_estimates.csv", "learned_claims.csv"
 SOUNDNESS, NOISE = "soundness.csv", "generator_noise.csv"
 READINGS, LEAK, SUPPORT = "generator_readings.csv", "leak.csv", "support.csv"
-LIMITS, PANEL = "soundness_limits.csv", "panel.csv"
 _WHERE = ["generator", "setting", "testset", "effect", "q"]
 
 _Key = tuple[str, str, Effect]

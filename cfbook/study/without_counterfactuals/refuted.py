@@ -27,7 +27,7 @@ from cfchest.graph import paper_grid
 from cfchest.phantom import Phantom
 from cfcore.marginalise import marginalise
 
-_FILE = "refuted_fresh.csv"
+REFUTED = "refuted_fresh.csv"
 
 
 def collect_refuted(
@@ -56,7 +56,7 @@ def collect_refuted(
     how = {"test": test, "pool": pool}
     rows = [one for number in every for one in set_answers(bank, number, list(bank.made), **how)]
     table = shares(pd.DataFrame(rows)).assign(patients=patients, cohort=cohort)
-    return write_table(table, out / _FILE)
+    return write_table(table, out / REFUTED)
 
 
 def _filled(
