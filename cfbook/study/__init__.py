@@ -15,7 +15,7 @@ _OFFERED = {
     " columns correct_transitions outcomes partial_correlation pearson read_design"
     " transitions verdict verdicts worse_pairs",
     "cfbook.study.cohorts": "SHARED held_out parts phantom_cohort",
-    "cfbook.study.designs": "TRIED",
+    "cfbook.study.designs": "INGREDIENTS",
     "cfbook.study.faithful": "PANEL TARGETS",
     "cfbook.study.learned": "LEAK NOISE RESULTS SOUNDNESS SUPPORT learned_claims learned_studies",
     "cfbook.study.missing_labels": "ABLATION ACTIONS CURVE EXAMPLES FIFTH HIDDEN IMPUTED SHOWN"

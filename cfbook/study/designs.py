@@ -34,7 +34,7 @@ from cfscm.soundness.laws import laws_table
 from cfscm.training import FittingConfig
 from cfscm.weights import read_manifest
 
-TRIED = "generator_designs.csv"
+INGREDIENTS = "generator_designs.csv"
 _ASKED = ("sex", "race", "age", "effusion")
 _FRESH = 6  # added to the seed of the observed patients with whom readings are compared
 _POOL = 12_000
@@ -120,7 +120,7 @@ def collect_designs(
         only: Some of the names; by default all that the table does not have.
         patients: How many validation patients; the first 300 were used to choose before.
     """
-    path, made = out / TRIED, _variants(preset, seed)
+    path, made = out / INGREDIENTS, _variants(preset, seed)
     known = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["design"])
     for name in only:
         check_known("design", name, (*_BASELINES, *made))

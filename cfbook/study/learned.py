@@ -48,7 +48,7 @@ from cfscm.soundness.support import support_table
 RESULTS = DATA / "results"
 _ESTIMATES, _CLAIMS = "learned_estimates.csv", "learned_claims.csv"
 SOUNDNESS, NOISE = "soundness.csv", "generator_noise.csv"
-READINGS, LEAK, SUPPORT = "generator_readings.csv", "leak.csv", "support.csv"
+_READINGS, LEAK, SUPPORT = "generator_readings.csv", "leak.csv", "support.csv"
 _WHERE = ["generator", "setting", "testset", "effect", "q"]
 
 _Key = tuple[str, str, Effect]
@@ -163,7 +163,7 @@ def collect_readings(
     for seed, reading in product(seeds, ("exogenous", "regressed", "conditional")):
         table = soundness(_read_as(reading, preset, seed), data, classifiers={}, **terms)
         tried.append(table.assign(reading=reading, seed=seed, patients=patients))
-    return write_table(pd.concat(tried), out / READINGS)
+    return write_table(pd.concat(tried), out / _READINGS)
 
 
 def collect_leak(preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 2000) -> Path:

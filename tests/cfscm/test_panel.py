@@ -14,7 +14,8 @@ from cfcore.checks import InputError
 from cfcore.predictions import Predictions
 from cfscm.soundness.panel import panel, regret
 
-WHO = ("doing nothing", "learned", "posterior sampler", "posterior-mean image", "oracle")
+WHO = {"doing nothing", "mean shift", "autoencoder", "flow 0", "flow 1", "flow 2", "flow, drawn"}
+WHO |= {"posterior sampler", "posterior-mean image", "oracle", "transport of scores"}
 P = torch.rand(40, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 0.5 + 0.2
 GRID = {"sex": torch.tensor([0.0, 0.0, 1.0, 1.0]), "age": torch.tensor([20.0, 90.0, 20.0, 90.0])}
 
@@ -109,85 +110,77 @@ def test_a_limit_that_is_not_there_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def kept() -> pd.DataFrame:
-    return pd.read_csv(learned.RESULTS / learned.PANEL)
+    return pd.read_csv(learned.RESULTS / faithful.PANEL)
 
 
-def test_the_kept_panel_is_whole_and_of_the_kept_patients(kept: pd.DataFrame) -> None:
-    assert tuple(kept.generator.unique()) == WHO and set(kept.patients) == {300}
+@pytest.fixture(scope="module")
+def targets() -> pd.Series:
+    table = pd.read_csv(learned.RESULTS / faithful.TARGETS).fillna({"classifier": ""})
+    return table.set_index(["generator", "measure", "about", "classifier"]).sort_index()["estimate"]
+
+
+def errors_of(kept: pd.DataFrame) -> pd.Series:
+    rows = kept[kept.measure == "score error"]
+    return rows.set_index(["generator", "about", "classifier"]).sort_index()["value"]
+
+
+def test_the_kept_panel_is_whole_and_of_the_same_patients(kept: pd.DataFrame) -> None:
+    assert set(kept.generator) == WHO and set(kept.patients) == {600} and kept.cohort.nunique() == 1
     one = kept[kept.measure == "law of scores"].groupby(["generator", "classifier"]).size()
-    assert len(one) == 5 * 4 and set(one) == {16}
-    keys = ["generator", "classifier", "measure", "about"]
-    assert not kept.duplicated(keys).any()
+    assert len(one) == len(WHO) * 4 and set(one) == {16}
+    assert not kept.duplicated(["generator", "classifier", "measure", "about"]).any()
     assert kept["value"].notna().all()
 
 
-def test_the_kept_panel_agrees_with_the_kept_soundness(kept: pd.DataFrame) -> None:
-    sound = pd.read_csv(learned.RESULTS / learned.SOUNDNESS)
-    sound = sound[(sound.axiom == "faithfulness") & (sound.effect == "direct")]
-    sound = sound[(sound.measure == "score difference") & (sound.generator == "learned-0")]
-    sound = sound.set_index(["classifier", "intervention"])
-    errors = (
-        kept[kept.measure == "score error"]
-        .set_index(["generator", "classifier", "about"])
-        .sort_index()
-    )
-    for generator, column in (("learned", "value"), ("doing nothing", "identity")):
-        again = errors.loc[generator, "value"].loc[sound.index]
-        np.testing.assert_allclose(again, sound[column], atol=2e-5)
-    assert (errors.loc["oracle", "value"] == 0).all()
-
-
 def test_the_kept_regret_follows_from_the_kept_errors(kept: pd.DataFrame) -> None:
-    errors = (
-        kept[kept.measure == "score error"]
-        .set_index(["generator", "classifier", "about"])
-        .sort_index()
-    )
-    nothing, ours, ideal = (errors.loc[name, "value"] for name in (WHO[0], WHO[1], WHO[3]))
-    found = kept[kept.measure == "regret"].set_index(["classifier", "about"])["value"].sort_index()
-
-    assert len(found) == 16
-    expected = (ours - ideal) / (nothing - ideal)
-    np.testing.assert_allclose(found, expected.loc[found.index], rtol=1e-3)
+    errors = errors_of(kept)
+    nothing, ideal = errors["doing nothing"], errors["posterior-mean image"]
+    regrets = kept[kept.measure == "regret"]
+    regrets = regrets.set_index(["generator", "about", "classifier"]).sort_index()
+    for name in ("mean shift", "autoencoder", "flow 0", "flow 1", "flow 2"):
+        found = regrets.loc[name, "value"]
+        expected = (errors[name] - ideal) / (nothing - ideal)
+        assert len(found) == 16
+        np.testing.assert_allclose(found, expected.loc[found.index], rtol=1e-3, atol=1e-5)
 
 
-def test_the_kept_limits_are_those_of_the_panel(kept: pd.DataFrame) -> None:
-    limits = pd.read_csv(learned.RESULTS / learned.LIMITS)
-    limits = limits[(limits.measure == "score difference") & (limits.effect == "direct")]
-    limits = limits.set_index(["generator", "classifier", "intervention"])["value"]
-    errors = (
-        kept[kept.measure == "score error"]
-        .set_index(["generator", "classifier", "about"])
-        .sort_index()
-    )
-
-    np.testing.assert_allclose(limits, errors["value"].loc[limits.index], rtol=1e-5)
-    assert set(limits.index.levels[0]) == set(faithful._IDEAL)
+def test_the_kept_targets_are_those_of_the_panel(kept: pd.DataFrame, targets: pd.Series) -> None:
+    errors = errors_of(kept)
+    for name in ("mean shift", "flow 1", "flow, drawn"):
+        share = targets[name, "share"]
+        expected = errors[name] / errors["doing nothing"]
+        np.testing.assert_allclose(share, expected.loc[share.index], rtol=1e-3)
+    own = kept[kept.measure == "S_var"].set_index(["generator", "about", "classifier"])
+    own = own.sort_index()["value"]
+    for name in ("autoencoder", "transport of scores", "flow 2"):
+        found = targets[name, "S_var"]
+        np.testing.assert_allclose(found, own[name].loc[found.index], rtol=1e-3)
+    three = pd.concat([targets[f"flow {seed}", "share"] for seed in range(3)], axis=1)
+    np.testing.assert_allclose(targets["flow", "share"], three.mean(axis=1), rtol=1e-3)
 
 
 def test_a_few_rows_of_the_kept_panel_can_be_computed_again(kept: pd.DataFrame) -> None:
-    """Errors of the ideal abductor on the kept patients, through the kept classifier."""
-    from cfbook.study.cohorts import parts, phantom_cohort
-    from cfbook.study.recipes import PredictorRecipe
+    """Errors of the autoencoder on the kept patients, through the kept classifier."""
+    from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
+    from cfchest.data import from_phantom
     from cfchest.graph import CHEST
-    from cfchest.phantom.limits import PosteriorMean
+    from cfchest.phantom import Phantom
     from cfscm.soundness import soundness
 
     book = preset("book")
-    oracle = phantom_cohort("C", book).oracle
+    drawn = Phantom(book.size).sample(600, hospital="C", seed=int(kept.cohort.iloc[0]))
     again = soundness(
-        PosteriorMean(oracle.size, oracle.noise),
-        parts("C", book)["test"].take(range(300)),
+        GeneratorRecipe(book).obtain(),
+        from_phantom(drawn),
         graph=CHEST,
         classifiers={},
         audited={"basic": PredictorRecipe(book).obtain()},
-        truth=oracle,
+        truth=drawn.oracle,
         interventions=("sex", "race", "age", "effusion"),
         axioms=["faithfulness"],
         effects=["direct"],
         beside=(),
     )
     again = again[again.measure == "score difference"].set_index("intervention")["value"]
-    rows = kept[(kept.measure == "score error") & (kept.generator == "posterior-mean image")]
-    rows = rows[rows.classifier == "basic"].set_index("about")["value"]
+    rows = errors_of(kept)["autoencoder"].xs("basic", level="classifier")
     np.testing.assert_allclose(again, rows.loc[again.index], atol=1e-5)
