@@ -131,10 +131,15 @@ def _layers(config: PredictorConfig, outputs: int, channels: int) -> nn.Module:
 
 
 def save(
-    network: ImageNetwork, path: Path | str, *, seed: int, notes: Mapping[str, Any] | None = None
+    network: ImageNetwork,
+    path: Path | str,
+    *,
+    seed: int,
+    notes: Mapping[str, Any] | None = None,
+    eight: bool = False,
 ) -> None:
-    """Writes a predictor; see :func:`.write_weights`."""
-    write_weights(path, network, asdict(network.config), seed=seed, notes=notes)
+    """Writes a predictor, perhaps in eight bits; see :func:`.write_weights`."""
+    write_weights(path, network, asdict(network.config), seed=seed, notes=notes, eight=eight)
 
 
 def load(path: Path | str, *, graph: CausalGraph) -> ImageNetwork:

@@ -20,7 +20,9 @@ from cfcore.marks import announce, label, sources_in
 
 Module = TypeVar("Module", bound=nn.Module)
 _Facts = Mapping[str, Any]
+_State = Mapping[str, torch.Tensor]
 PART = 4_500_000  # bytes of weights in one file
+_STEP = ".step"  # ends the name of the steps of what is kept in eight bits
 
 
 def write_weights(
@@ -31,6 +33,7 @@ def write_weights(
     seed: int,
     notes: _Facts | None = None,
     half: str | None = None,
+    eight: bool = False,
 ) -> None:
     """Writes the weights as safetensors, and a JSON manifest beside them.
 
@@ -45,6 +48,8 @@ def write_weights(
         notes: Further entries of the manifest: training settings, statistics, data.
         half: The part of the network, by its name, whose numbers are rounded to half precision, in
             the file and in the network, so that both remain the same.
+        eight: Whether kernels and matrices are rounded to eight bits, likewise: to 255 steps of a
+            size of its own for each row.
     """
     from safetensors.torch import save as to_bytes
 
@@ -54,6 +59,9 @@ def write_weights(
         inside = (n for n, v in state.items() if n.startswith(f"{half}.") and v.is_floating_point())
         state |= {name: state[name].half() for name in inside}
         module.load_state_dict(state)
+    if eight:
+        state = _packed(state)
+        module.load_state_dict(_unpacked(state))
     weights = to_bytes(state, metadata=label(sources_in(str(notes).encode())))
     made = {"config": dict(config), "seed": seed, "sha256": hashlib.sha256(weights).hexdigest()}
     versions = {"cfcore": __version__, "python": platform.python_version()}
@@ -84,10 +92,38 @@ def read_weights(path: Path | str, make: Callable[[dict[str, Any]], Module]) -> 
         raise InputError(f"{path} is not the file that its manifest describes: save it again")
     try:
         module = make(manifest["config"])
-        module.load_state_dict(from_bytes(weights))
+        module.load_state_dict(_unpacked(from_bytes(weights)))
     except (KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{path.with_suffix('.json')} does not describe it: {error}") from None
     return module
+
+
+def _packed(state: _State) -> _State:
+    """Kernels and matrices as whole numbers of eight bits, and the size of a step in each row."""
+    packed = dict(state)
+    for name, value in state.items():
+        if value.is_floating_point() and value.ndim > 1:
+            rows = value.float().flatten(1)
+            step = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-20) / 127
+            packed[name] = (rows / step).round().to(torch.int8).view(value.shape)
+            packed[name + _STEP] = step[:, 0]
+    return packed
+
+
+def _unpacked(state: _State) -> _State:
+    """What :func:`_packed` packed; anything else as it is.
+
+    Example:
+        >>> packed = _packed({"w": torch.tensor([[0.0, 127.0], [-1.0, 0.5]])})
+        >>> packed["w"].tolist(), _unpacked(packed)["w"][0].tolist()
+        ([[0, 127], [-127, 64]], [0.0, 127.0])
+    """
+    steps = {name: state[name] for name in state if name.endswith(_STEP)}
+    found = {name: value for name, value in state.items() if name not in steps}
+    for name, step in steps.items():
+        whole = found[own := name.removesuffix(_STEP)]
+        found[own] = whole.float() * step.view(-1, *[1] * (whole.ndim - 1))
+    return found
 
 
 def read_manifest(path: Path | str) -> dict[str, Any]:

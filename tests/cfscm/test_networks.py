@@ -400,3 +400,17 @@ def test_large_weights_are_kept_in_several_files(
     (tmp_path / "w.safetensors.1").write_bytes(b"other")
     with pytest.raises(InputError, match="manifest"):
         load(path, graph=CHEST)
+
+
+def test_eight_bits_are_the_network_from_then_on(tmp_path: Path) -> None:
+    network = build(PredictorConfig("sex", width=8), graph=CHEST, seed=0).eval()
+    x = torch.rand(4, 1, 32, 32)
+    with torch.inference_mode():
+        whole = network(x)
+        for eight in (False, True):
+            save(network, tmp_path / f"{eight}.safetensors", seed=0, eight=eight)
+        rounded, again = network(x), load(tmp_path / "True.safetensors", graph=CHEST)(x)
+    assert torch.equal(rounded, again) and not torch.equal(rounded, whole)
+    assert (rounded - whole).abs().max() < 0.05
+    large, small = ((tmp_path / f"{eight}.safetensors").stat().st_size for eight in (False, True))
+    assert small < 0.45 * large
