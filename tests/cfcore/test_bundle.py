@@ -99,3 +99,15 @@ def test_a_damaged_bundle_is_named(found: dict[str, Predictions], tmp_path: Path
         load_all(tmp_path / "nowhere.safetensors")
     with pytest.raises(InputError, match="needs a predictor"):
         save_all({}, tmp_path / "empty.safetensors")
+
+
+def test_half_precision_takes_half_the_space_and_keeps_three_digits(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    many = Predictions(torch.randn(400) * 3, torch.randn(400, 16) * 3, {"sex": torch.arange(16.0)})
+    paths = [save_all({"g": many}, tmp_path / f"{half}.st", half=half) for half in (False, True)]
+    whole, rounded = (load_all(path)["g"] for path in paths)
+    assert rounded.logit_cf.dtype == torch.float32
+    torch.testing.assert_close(rounded.logit_cf, whole.logit_cf, rtol=5e-4, atol=1e-6)
+    assert paths[1].stat().st_size < 0.6 * paths[0].stat().st_size
+    for name, value in whole.evaluate().items():
+        assert rounded.evaluate()[name] == pytest.approx(value, abs=2e-4, rel=2e-3), name
