@@ -22,11 +22,12 @@ from cfcore.evaluation import Asked, Ids, as_numbers, check_options, check_parts
 from cfcore.inputs import Aside, gather
 from cfcore.intervals import Rule, interval, rule
 from cfcore.metrics.calibration import bin_errors, bin_index
-from cfcore.metrics.ranking import Groups, kendall, tie_groups
+from cfcore.metrics.ranking import Groups, kendall, kendall_resampled, tie_groups
 from cfcore.metrics.summary import Options, Scores, blocks, ranked, reduce
 
 _Weight = Tensor | None
 _CHUNK = 50  # replicates at a time
+_PAIRS = 2_000  # patients of whom all pairs are held in memory
 _GROUPS = 50  # more are no groups, but identifiers or measurements
 _HIGHER = ("S_rank", "tau_b", "AUC", "AP")  # metrics that are better when high
 
@@ -141,9 +142,14 @@ def _orders(
     """Rank metrics for each replicate, shape (B,), in which each row is ``drawn`` (B, N) times."""
     found = ranked(asked, *p, y, drawn.double() if weight is None else drawn * weight)
     if "tau_b" in asked:
-        samples = [torch.repeat_interleave(often) for often in drawn] if weight is None else []
-        tau = [kendall(*(groups.take(rows) for groups in p)).item() for rows in samples]
-        found["tau_b"] = torch.tensor(tau or [torch.nan] * len(drawn), dtype=torch.float64)
+        if weight is not None:
+            found["tau_b"] = torch.full((len(drawn),), torch.nan, dtype=torch.float64)
+        elif len(drawn) and drawn.shape[1] <= _PAIRS:
+            found["tau_b"] = kendall_resampled(*p, drawn)
+        else:
+            samples = (torch.repeat_interleave(often) for often in drawn)
+            tau = [kendall(*(groups.take(rows) for groups in p)).item() for rows in samples]
+            found["tau_b"] = torch.tensor(tau, dtype=torch.float64)
     return found
 
 

@@ -13,6 +13,7 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 from cfbook.study.statistics import stratified_auc, worst_gap
 from cfcore import Predictions, evaluate
 from cfcore import metrics as m
+from cfcore.metrics import ranking
 
 Case = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -234,6 +235,19 @@ def test_kendall_agrees_with_scipy(values: int, n: int) -> None:
     tau = m.kendall(torch.tensor(x), torch.tensor(y)).item()
 
     assert tau == pytest.approx(kendalltau(x, y).statistic, abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("values", [5, 1000])
+def test_kendall_of_resampled_scores_is_that_of_the_scores_drawn(values: int) -> None:
+    rng = np.random.default_rng(values)
+    x, y = (torch.tensor(v) for v in rng.integers(values, size=(2, 90)))
+    drawn = torch.tensor(rng.multinomial(90, np.full(90, 1 / 90), size=6))
+
+    tau = ranking.kendall_resampled(ranking.tie_groups(x), ranking.tie_groups(y), drawn)
+
+    rows = [torch.repeat_interleave(often) for often in drawn]
+    expected = [kendalltau(x[one], y[one]).statistic for one in rows]
+    assert tau.tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_spearmans_printed_formula_holds_without_ties() -> None:
