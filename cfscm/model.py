@@ -140,7 +140,7 @@ def save_model(
 ) -> None:
     """Writes a model as safetensors and a JSON manifest; see :func:`.write_weights`.
 
-    An image mechanism with a flow is kept, and from then on used, in half precision.
+    The image mechanism is kept, and from then on used, in half precision.
     """
     image = model.image
     config = {"image": asdict(getattr(image, "first", image).config)}
@@ -150,8 +150,7 @@ def save_model(
     config |= {"target": model.target, "outcome": model.outcome, "graph": repr(model.graph)}
     if model.inference is not None:
         config["inference"] = asdict(model.inference.config)
-    half = "image" if "detail" in config else None
-    write_weights(path, model, config, seed=seed, notes=notes, half=half)
+    write_weights(path, model, config, seed=seed, notes=notes, half="image")
 
 
 def load_model(path: Path | str, *, graph: CausalGraph) -> DeepSCM:
