@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FORMAT = 2
-_LOGITS = ("logit_obs", "logit_cf", "logit_null", "logit_decoded")
+_OBSERVED, _NULL = "logit_obs", "logit_null"
+_LOGITS = (_OBSERVED, "logit_cf", _NULL, "logit_decoded")
 _ROWS = ("y", "weight")
 _SAME = 1e-3  # of 1 + |logit|: more than rounding of an image that is reproduced
 
@@ -250,7 +251,8 @@ def save_all(
     the file is written whole or not at all, and the same predictions are the same bytes. They are
     given by the name of the predictor, and refused unless all are of the same patients in the same
     order, on the same grid and under the same q. Logits may be rounded to half precision, eleven
-    bits of each, for half the space.
+    bits of each, for half the space. Those of the null intervention are written only if they differ
+    from the observed ones.
     """
     from safetensors.torch import save
 
@@ -272,6 +274,9 @@ def save_all(
         logits = torch.stack([getattr(p, name) for p in predictions.values()])
         tensors[name] = logits.half() if half else logits
     header = {"format": _FORMAT, "patient": first.patient}
+    if _NULL in tensors and torch.equal(tensors[_NULL], tensors[_OBSERVED]):
+        del tensors[_NULL]
+        header["null"] = _OBSERVED
     header["predictors"] = {name: dict(p.provenance) for name, p in predictions.items()}
     # One entry only: safetensors writes several in an order that changes from run to run. Its keys
     # are not sorted, because their order is that of the logits.
@@ -305,6 +310,8 @@ def load_all(path: str | Path) -> dict[str, Predictions]:
         logits = {name: tensors.pop(name) for name in _LOGITS if name in tensors}
         rounded = {of: v.float() for of, v in logits.items() if v.dtype == torch.half}
         logits |= rounded
+        if "null" in header:
+            logits[_NULL] = logits[header["null"]]
         common = {"patient": header["patient"], "grid": {}, "parents": {}}
         for name, values in tensors.items():
             part, _, own = name.partition(".")

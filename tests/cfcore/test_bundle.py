@@ -111,3 +111,16 @@ def test_half_precision_takes_half_the_space_and_keeps_three_digits(tmp_path: Pa
     assert paths[1].stat().st_size < 0.6 * paths[0].stat().st_size
     for name, value in whole.evaluate().items():
         assert rounded.evaluate()[name] == pytest.approx(value, abs=2e-4, rel=2e-3), name
+
+
+def test_a_null_intervention_that_changes_nothing_takes_no_space(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    observed, worlds = torch.randn(400), torch.randn(400, 2)
+    grid, sizes = {"sex": torch.tensor([0.0, 1.0])}, {}
+    for change in (0.0, 0.1):
+        given = Predictions(observed, worlds, grid, logit_null=observed + change)
+        path = save_all({"g": given}, tmp_path / f"{change}.st", half=True)
+        back = load_all(path)["g"]
+        assert torch.equal(back.logit_null, (observed + change).half().float())
+        sizes[change] = path.stat().st_size
+    assert sizes[0.1] - sizes[0.0] > 2 * len(observed)
