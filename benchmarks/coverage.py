@@ -3,16 +3,14 @@
 Writes the table from which `cfcore.intervals` and `cfbook.study.rules` take their choices. The
 population is known: patients of the committed predictions of C->C, drawn again and again, whose
 logits get normal noise, the same for all predictors and worlds of a patient, so that no two are
-tied. The truth is the statistic on very many of them. Three parts:
+tied. The truth is the statistic on very many of them. Two parts:
 
 - *metrics*: every statistic of one predictor, and of the difference of two, at two sizes;
-- *trainings*: means over 3 and 5 simulated trainings, whose logits differ as those of real ones do;
-- *claims*: the statistics of some claims about the predictors of three trainings.
+- *trainings*: means over 3 and 5 simulated trainings, whose logits differ as those of real ones do.
 
     python benchmarks/coverage.py [--samples 500] [--out data/results/coverage.csv] [PART ...]
 
-It takes about a quarter of an hour on one core, and is not part of the tests. The table that comes
-with the project rests on 500 samples for *metrics*, 400 for *trainings* and 200 for *claims*.
+It takes about a quarter of an hour on one core, and is not part of the tests.
 """
 
 import argparse
@@ -26,7 +24,6 @@ import pandas as pd
 import torch
 
 from cfbook.study import presets, runs
-from cfbook.study.claims import TESTS, Outcome, read_design
 from cfbook.study.learned import write_table
 from cfbook.study.rules import rule, training_reach
 from cfbook.study.runs import PredictorId
@@ -137,7 +134,9 @@ def statistics(given: Given, *, replicates: int = 300, few: int = 200, seed: int
     weight = torch.cat(list(sampling.counts())).double()
     weight = torch.cat((torch.ones_like(weight[:1]), weight))
     every = [
-        paper_metrics(p, sampling) | areas(p, weight[: 1 + few]) | responses(p, weight)
+        paper_metrics(p, sampling)
+        | areas(p.logit_obs, p.y, p.parents, weight[: 1 + few])
+        | responses(p, weight)
         for p in given.values()
     ]
     names = [name for name in every[0] if name not in RANKS]
@@ -171,49 +170,6 @@ def trainings_part(samples: int) -> pd.DataFrame:
     return counted(rows)
 
 
-CLAIMS = ("risk-order", "calibration-order", "calibration-truth", "stability-order",
-          "stability-gaps", "stability-gaps-given-auc", "label-free")  # fmt: skip
-
-
-def outcomes(found: Study) -> dict[tuple[str, str], Outcome]:
-    """The statistic of each claim in C->C, by claim and item."""
-    studies, parts = {("C->C", "balanced", "direct"): found}, {}
-    for claim in read_design()["claims"]:
-        if claim["id"] in CLAIMS:
-            metrics = [name for name in claim.get("metrics", []) if name != "S_rank"]
-            here = dict(claim, metrics=metrics)
-            for outcome in TESTS[claim["test"]](here, studies, "C->C"):
-                parts[claim["id"], outcome.item] = outcome
-    return parts
-
-
-def claims_part(samples: int) -> pd.DataFrame:
-    """The statistics of claims about the predictors of three trainings, which stay what they are.
-
-    A count of transitions has two truths: that of the whole population, and the count to be
-    expected with so many patients.
-    """
-    size, given = 1000, committed()
-    given = {member: p for member, p in given.items() if "control" not in member.family}
-    rng = np.random.default_rng(3)
-    everyone = outcomes(statistics(draw(given, POPULATION // 4, rng), replicates=2, few=1))
-    found = [
-        outcomes(statistics(draw(given, size, np.random.default_rng([4, sample]))))
-        for sample in range(samples)
-    ]
-    rows = []
-    for (claim, item), whole in everyone.items():
-        mine = [parts[claim, item] for parts in found]
-        truths = {"population": whole.values[0]}
-        if "order" in claim:
-            truths["expected at N"] = np.mean([outcome.values[0] for outcome in mine])
-        for of, true in truths.items():
-            for outcome in mine:
-                held = hits(outcome.values, true, outcome.rule)
-                rows.append(("claims", f"{claim}: {item}", of, size, true, *held))
-    return counted(rows)
-
-
 def counted(rows: list[tuple]) -> pd.DataFrame:
     """How often each interval held the truth, and what the rule chooses."""
     frame = pd.DataFrame(rows, columns=[*KEYS, "truth", "percentile", "pivotal"])
@@ -226,7 +182,7 @@ def counted(rows: list[tuple]) -> pd.DataFrame:
     return table.reset_index()
 
 
-PARTS = {"metrics": metrics_part, "trainings": trainings_part, "claims": claims_part}
+PARTS = {"metrics": metrics_part, "trainings": trainings_part}
 
 
 def main() -> None:

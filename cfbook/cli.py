@@ -95,6 +95,25 @@ def predictor(
     return [out / recipe.file]
 
 
+def judge(*, out: Path, source: Source = _BOOK, variable: str = "sex") -> list[Path]:
+    """Train one of the classifiers by which generators are judged.
+
+    It learns from patients of its own, and is not trained if it is there.
+
+    Args:
+        out (DIR): Where to keep it.
+        variable (V): What it reads: sex, age, race or effusion.
+    """
+    from cfbook.study.presets import check_known
+    from cfbook.study.recipes import probes
+
+    every = probes(source.sizes(out))
+    check_known("variable", variable, every)
+    check_writable(out)
+    every[variable].obtain(committed=out, cache=out, device=source.device, progress=True)
+    return [out / every[variable].file]
+
+
 def setting(
     *,
     out: Path,
@@ -102,7 +121,7 @@ def setting(
     setting: str = "C->C",
     testset: str | None = None,
     effect: Effect = "direct",
-    trainings: int = 3,
+    trainings: int | None = None,
     predictors: Path | None = None,
     generator: str = "oracle",
     max_images: int = 144,
@@ -118,7 +137,7 @@ def setting(
         testset (T): One of balanced, natural, shares-sex and shares-age (default: that of the
             setting).
         effect: Whether what depends on an intervened variable is held or follows.
-        trainings (N): Of each predictor.
+        trainings (N): Of each predictor (default: as the preset says).
         predictors (DIR): Where trained predictors are kept.
         generator (G): One of oracle, detailed-0 or learned-0 (with its seed), and MODULE:NAME
             of your own.
@@ -127,7 +146,7 @@ def setting(
     from cfbook.study.runs import Run, fill, find_setting
     from cfscm.auditing.adapters import imported
 
-    sizes = source.sizes(out, trainings=trainings)
+    sizes = source.sizes(out, **({} if trainings is None else {"trainings": trainings}))
     run = Run(sizes, setting, testset or find_setting(setting).testset, effect, generator)
     own = imported(generator) if ":" in generator else None
     how = {"predictors": predictors, "device": source.device, "max_images": max_images}
@@ -171,21 +190,21 @@ def results(
     *,
     out: Path,
     source: Source = _BOOK,
-    generators: int = 3,
+    generators: int = 2,
     patients: int | None = None,
     noise_patients: int = 500,
     predictions: Path | None = None,
-    kept: bool = False,
-    readings: bool = False,
     leak: bool = False,
     support: bool = False,
+    estimates: bool = False,
+    observed: bool = False,
     fresh: int | None = None,
     refuted: int | None = None,
 ) -> list[Path]:
     """Try learned generators and put them into the tables.
 
-    How sound the generators of a preset are, and all settings marginalised with them: the small
-    tables that the chapters read. Missing generators and predictors are trained.
+    How sound the generators of a preset are, unless something else is asked for: the small tables
+    that the chapters read. Missing generators and predictors are trained.
 
     Args:
         out (DIR): Where to write.
@@ -193,10 +212,10 @@ def results(
         patients (N): Test patients (default: 300, and 2,000 for --leak).
         noise_patients (N): Test patients for noise.
         predictions (DIR): Where predictions are looked for first.
-        kept: Only add the empirical q, with weights that are kept.
-        readings: Only compare what may be held as the noise of an image, on validation patients.
         leak: Only probe the noise for the parents that it should not know, on test patients.
         support: Only compare counterfactuals of each world with real images of it.
+        estimates: Only marginalise all settings with them, and study what predictors say.
+        observed: Only compute what needs no counterfactual, on many further patients.
         fresh (SEED): Only put all designs beside the truth, on patients drawn by this seed.
         refuted (SEED): Only count how often standardisation refutes generators, likewise.
     """
@@ -205,6 +224,10 @@ def results(
 
     preset, seeds, count = source.sizes(out), range(generators), patients or 300
     check_writable(out)
+    if observed:
+        from cfbook.study.observed import collect_observed
+
+        return collect_observed(preset, out)
     if fresh is not None:
         terms = {"seeds": seeds, "patients": patients or 600}
         return collect_fresh(preset, out, cohort=fresh, **terms)
@@ -212,17 +235,15 @@ def results(
         from cfbook.study.without_counterfactuals.refuted import collect_refuted
 
         return [collect_refuted(preset, out, cohort=refuted, seeds=seeds)]
-    if kept:
-        return [tables.collect_kept(preset, out)]
+    if estimates:
+        runs = tables.learned_runs(preset, seeds)
+        return [tables.collect(runs, out, folder=predictions)]
     if leak:
         return [tables.collect_leak(preset, seeds, out, patients=patients or 2000)]
     if support:
         return [tables.collect_support(preset, seeds, out, patients=count)]
-    if readings:
-        return [tables.collect_readings(preset, seeds, out, patients=count)]
     counts = {"patients": count, "noise_patients": noise_patients}
-    found = tables.collect_soundness(preset, seeds, out, **counts)
-    return found + tables.collect(tables.learned_runs(preset, seeds), out, folder=predictions)
+    return tables.collect_soundness(preset, seeds, out, **counts)
 
 
 def designs(

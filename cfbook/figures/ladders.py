@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from cfbook import notation
-from cfbook.study.claims import STEPS
+from cfbook.study.orders import STEPS
 from cfbook.study.rules import rule
 from cfbook.study.runs import Run
 from cfbook.study.statistics import Study

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from cfbook.study.cohorts import held_out, phantom_cohort
 from cfbook.study.presets import Preset, preset
-from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
+from cfbook.study.recipes import DetailedRecipe, PredictorRecipe
 from cfbook.study.runs import PredictorId, Run, predictions
 from cfchest.cohorts import age_group
 from cfchest.data import Dataset
@@ -183,7 +183,7 @@ def _explorer(preset: Preset) -> dict[str, object]:
     data = data.take(_one_of_each_kind(data.table))
     makers = {
         "truth": phantom_cohort(_HOSPITAL, preset).oracle,
-        "learned": GeneratorRecipe(preset, _HOSPITAL, _SEED).obtain(),
+        "learned": DetailedRecipe(preset, _HOSPITAL, _SEED).obtain(),
     }
     drawn = [data[:], *(_worlds(generator, data, grid) for generator in makers.values())]
     series = _grey(torch.cat(drawn, dim=1))  # (N, 1 + 2 K, H, W)

@@ -23,7 +23,7 @@ import yaml
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
 from cfbook.study.learned import write_table
 from cfbook.study.presets import preset
-from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
+from cfbook.study.recipes import DetailedRecipe, PredictorRecipe
 from cfchest.graph import CHEST
 from cfchest.phantom import Oracle, Phantom
 from cfcore.report.conclusions import trust
@@ -75,7 +75,7 @@ def _export_phantom(folder: Path, rows: int | None = None, seed: int = 0) -> dic
     made = {
         name: PredictorRecipe(_SIZES, _WHERE, *how, seed=seed) for name, how in _PREDICTORS.items()
     }
-    for name, recipe in (made | {"learned": GeneratorRecipe(_SIZES, _WHERE)}).items():
+    for name, recipe in (made | {"learned": DetailedRecipe(_SIZES, _WHERE)}).items():
         recipe.obtain()  # trained, if it is not there
         kept = [place / recipe.file for place in (recipe.committed, recipe.cache)]
         path = next(path for path in kept if path.is_file())

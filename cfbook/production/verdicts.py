@@ -1,7 +1,7 @@
 """The claims of the paper as a page shows them: in words, drawn, judged, with every test behind."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -9,16 +9,17 @@ import pandas as pd
 
 from cfbook import notation
 from cfbook.figures.forest import Bar, forest, mark
-from cfbook.study.claims import CERTAIN, COUNTED, TIED, VERDICTS
+from cfbook.study.claims import VERDICTS
 
-_CHIPS = {  # a class of the style sheet, and words
-    "supported": ("supported", "supported"),
-    "inconclusive": ("inconclusive", "inconclusive"),
-    "not supported": ("not-supported", "not supported"),
-    TIED: ("tie", "tie (both 100 %)"),
-    CERTAIN: ("construction", "by construction"),
+_CHIPS = {  # classes of the style sheet
+    "supported": "supported",
+    "not supported": "not-supported",
+    "tie": "tie",
+    "identity": "construction",
+    "inconclusive (power)": "inconclusive",
+    "differ": "inconclusive",
 }
-_OTHERS = "Written for other verdicts than these, and so left out."
+_OTHERS = "Written for another verdict than this, and so left out."
 _HEADS = ("The paper says", "Tested here", "Found here", "So what")
 _WHOSE = {"oracle": "true counterfactuals (oracle)"}
 _LEARNED = {"learned": "mean", "learned verdict": "verdict"}
@@ -113,9 +114,12 @@ class _ShownClaims:
         parts = [self._caption()]
         for number, claim in enumerate(self.claims, start=1):
             tests = self._of(claim)
-            words, counts = _in_words(claim), ", ".join(_counts(tests).values())
-            lines = [f"{number}. {words['says']}", f"tested: {words['tested']}", f"found: {counts}"]
-            lines += [f"so what: {_so_what(claim, tests)}", *_certain(claim)]
+            first = tests[tests.primary].iloc[0]
+            lines = [f"{number}. {claim['says']}", f"tested: {_tested(claim)}"]
+            lines += [
+                f"found: {first.verdict}; {_found(first)}",
+                f"so what: {_so_what(claim, first)}",
+            ]
             parts.append("\n".join(lines) + f"\n\n{_details(tests).to_string(index=False)}")
         return "\n\n".join([*parts, self.note]).rstrip()
 
@@ -133,26 +137,30 @@ class _ShownClaims:
         """The tests of a claim."""
         return self.tests[self.tests.claim == claim["id"]]
 
+    def _counts(self) -> dict[str, int]:
+        counts = self.tests[self.tests.primary].verdict.value_counts()
+        return {verdict: int(counts.get(verdict, 0)) for verdict in VERDICTS}
+
     def _caption(self) -> str:
-        """How many tests came out how."""
-        counts = ", ".join(_counts(self.tests, always=COUNTED).values())
-        return f"{len(self.tests)} tests of {len(self.claims)} claims: {counts}."
+        """How many claims came out how."""
+        counts = ", ".join(f"{verdict} {n}" for verdict, n in self._counts().items())
+        return f"{len(self.claims)} claims: {counts}."
 
     def _tally(self) -> str:
-        """How many tests came out how, in chips."""
-        counts = _counts(self.tests, always=COUNTED).items()
-        chips = " ".join(_chip(verdict, said) for verdict, said in counts)
-        return f"<b>{len(self.tests)} tests of {len(self.claims)} claims</b> {chips}"
+        """How many claims came out how, in chips."""
+        chips = " ".join(_chip(verdict, f"{verdict} {n}") for verdict, n in self._counts().items())
+        return f"<b>{len(self.claims)} claims</b> {chips}"
 
     def _claim(self, number: int, claim: Mapping[str, object]) -> str:
         """A claim: a row in words and marks, and a row with its tests behind a fold."""
-        tests, words = self._of(claim), _in_words(claim)
+        tests = self._of(claim)
+        first = tests[tests.primary].iloc[0]
         where = f'<p class="where">{escape(str(claim["where"]))}</p>'
-        found = "".join(_panel(words["scale"], own) for own in _by_criterion(tests))
-        chips = " ".join(_chip(verdict, said) for verdict, said in _counts(tests).items())
+        said = f'<p class="said">{_symbols(_found(first))}</p>'
+        found = f"<p>{_chip(first.verdict)}</p>{_panel(tests)}{said}"
         cells = (
-            f"{number}. {_symbols(words['says'])}{where}", _symbols(words["tested"]),
-            f"<p>{chips}</p>{found}", _symbols(_so_what(claim, tests)),
+            f"{number}. {_symbols(claim['says'])}{where}", _symbols(_tested(claim)),
+            found, _symbols(_so_what(claim, first)),
         )  # fmt: skip
         tags = ('th scope="row"', "td", 'td class="found"', "td")
         row = "".join(
@@ -167,104 +175,87 @@ class _ShownClaims:
     def _fold(self, claim: Mapping[str, object], tests: pd.DataFrame) -> str:
         """All tests of a claim, behind a fold, and what the design says of it."""
         number = "The test" if len(tests) == 1 else f"All {len(tests)} tests"
-        said = [f"As written down before the results: {claim['claim']}", *_certain(claim)]
-        paragraphs = "".join(
-            f'<p class="said">{_symbols(" ".join(one.split()))}</p>' for one in said
-        )
+        said = [f"Attainable: {claim['attainable']}. Negative control: {claim['control']}."]
+        reasons = claim.get("identity", {}).items()
+        said += [f"Why “{item}” could not have failed: {why}." for item, why in reasons]
+        paragraphs = "".join(f'<p class="said">{_symbols(one)}</p>' for one in said)
         return (
-            f"<details><summary>{number}, one by one</summary>{paragraphs}"
+            f"<details><summary>{number}, one by one; the first decides</summary>{paragraphs}"
             f'<div class="wide">{_tests_table(tests, self.whose)}</div></details>'
         )
 
 
-def _in_words(claim: Mapping[str, object]) -> Mapping[str, object]:
-    """What readers are told of a claim; of one without such words, what the design says."""
-    own = {"says": claim["claim"], "tested": claim["test"], "scale": claim["test"]}
-    return own | claim.get("in_words", {})
+def _tested(claim: Mapping[str, object]) -> str:
+    """The estimand, as a sentence."""
+    words = " ".join(str(claim["estimand"]).split())
+    return f"{words[0].upper()}{words[1:]}."
 
 
-def _so_what(claim: Mapping[str, object], tests: pd.DataFrame) -> str:
-    """What follows, if the verdicts are those that the sentence was written for."""
-    words, found = claim.get("in_words"), tests.verdict.value_counts().to_dict()
-    if not words:
+def _found(first: pd.Series) -> str:
+    """What the primary test of a claim found, in one line."""
+    said = [f"{_number(first.estimate)} [{_number(first.low)}, {_number(first.high)}]"]
+    said += [f"claimed {_side(first)}"]
+    if first.verdict != "identity":
+        said += [f"p {_p(first.p)}", f"power at {first.margin:g}: {100 * first.power:.0f} %"]
+    if first.attainable == first.attainable:
+        said.append(f"at most {_number(first.attainable)}")
+    if first.control == first.control:
+        ends = f"[{_number(first['control low'])}, {_number(first['control high'])}]"
+        said.append(f"negative control {_number(first.control)} {ends}")
+    return "; ".join(said)
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+
+
+def _so_what(claim: Mapping[str, object], first: pd.Series) -> str:
+    """What follows, if the verdict is the one that the sentence was written for."""
+    if "so_what" not in claim:
         return "–"
-    return words["so_what"] if words["when"] == found else _OTHERS
-
-
-def _certain(claim: Mapping[str, object]) -> list[str]:
-    """Why parts of a claim could not have failed."""
-    reasons = claim.get("cannot_fail", {})
-    return [f"Why “{item}” could not have failed: {why}." for item, why in reasons.items()]
-
-
-def _counts(tests: pd.DataFrame, *, always: Collection[str] = ()) -> dict[str, str]:
-    """Verdicts with how many tests have them, in words; of those without, only some."""
-    counts = tests.verdict.value_counts()
-    named = [verdict for verdict in VERDICTS if verdict in counts or verdict in always]
-    return {verdict: f"{_CHIPS[verdict][1]} {counts.get(verdict, 0)}" for verdict in named}
+    return claim["so_what"] if claim["when"] == first.verdict else _OTHERS
 
 
 def _chip(verdict: str, words: str = "") -> str:
     """A verdict as a chip."""
-    kind, name = _CHIPS[verdict]
-    return f'<span class="chip {kind}">{words or name}</span>'
+    return f'<span class="chip {_CHIPS[verdict]}">{words or verdict}</span>'
 
 
 def _legend() -> str:
     """What the marks mean."""
-    marks = [(kind, name) for kind, name in _CHIPS.values()]
-    marks += [("paper", "printed in the paper"), ("most", "at most attainable")]
+    marks = [(_CHIPS[verdict], verdict) for verdict in VERDICTS]
+    marks += [("most", "at most attainable")]
     items = [f"<span>{mark(kind)}{name}</span>" for kind, name in marks]
     words = (
-        "Each mark is one test and its bar the 95 % interval; the vertical line is the threshold, "
-        "and the side that the claim needs is shaded."
+        "Each mark is one test and its bar the 95 % interval. The uppermost is the primary test, "
+        "which alone decides. The vertical line is the threshold; the side that the claim needs is "
+        "shaded."
     )
     return f'<p class="legend">{words}<br>{" ".join(items)}</p>'
 
 
-def _by_criterion(tests: pd.DataFrame) -> list[pd.DataFrame]:
-    """The tests of a claim, apart where they are compared with something else."""
-    return [own for _, own in tests.groupby(["direction", "threshold"], sort=False)]
-
-
-def _panel(scale: str | Mapping[str, str], tests: pd.DataFrame) -> str:
-    """A drawing of tests of one criterion, and the same in words."""
+def _panel(tests: pd.DataFrame) -> str:
+    """A drawing of the tests of a claim, the primary one first."""
     bars = [
-        Bar(t.setting, t.estimate, t.low, t.high, _CHIPS[t.verdict][0], t.attainable, t.paper)
+        Bar(t.setting, t.estimate, t.low, t.high, _CHIPS[t.verdict], t.attainable)
         for t in tests.itertuples()
     ]
     first = tests.iloc[0]
-    drawn = forest(bars, first.threshold, above=first.direction == "above")
-    parts = list(dict.fromkeys(item.partition(",")[0] for item in tests["item"]))
-    unit = scale if isinstance(scale, str) else scale[first["item"]]
-    unit = f"{parts[0]}, {unit}" if len(parts) == 1 and parts[0] in notation.SYMBOLS else unit
-    said = [f"{unit}: {_span(tests.estimate)}", f"claimed {_side(first)}"]
-    said += [f"{name} {_span(values)}" for name, values in _also(tests) if values.notna().any()]
-    return f'{drawn}<p class="said">{_symbols("; ".join(said))}</p>'
-
-
-def _also(tests: pd.DataFrame) -> list[tuple[str, pd.Series]]:
-    """What is drawn beside estimates and intervals."""
-    return [("at most", tests.attainable), ("in the paper", tests.paper)]
-
-
-def _span(values: pd.Series) -> str:
-    """From the smallest to the largest of some numbers."""
-    ends = dict.fromkeys(_number(value) for value in (values.min(), values.max()))
-    return " to ".join(ends)
+    return forest(bars, first.threshold, above=first.direction != "below")
 
 
 def _side(test: pd.Series) -> str:
     """The threshold of a test and its side."""
+    if test.direction == "within":
+        return f"within {test.margin:g} of {test.threshold:g}"
     return f"{test.direction} {test.threshold:g}".replace("-", _MINUS)
 
 
 def _tests_table(tests: pd.DataFrame, whose: str) -> str:
     """A row for each test, with columns of the oracle apart from those of learned generators."""
     table = _details(tests)
-    oracle = sum(name not in ("setting", "test", "paper", *_LEARNED) for name in table)
+    oracle = sum(name not in ("setting", "test", *_LEARNED) for name in table)
     groups = [("", 2), (whose, oracle), ("learned generators", len(_LEARNED))]
-    groups += [("", 1)] if "paper" in table else []
     tops = "".join(f'<th colspan="{n}" scope="colgroup">{name}</th>' for name, n in groups)
     heads = "".join(f'<th scope="col">{_LEARNED.get(name, name)}</th>' for name in table)
     rows = []
@@ -288,25 +279,29 @@ def _cell(words: str, verdict: str | None) -> str:
 def _details(tests: pd.DataFrame) -> pd.DataFrame:
     """The tests of a claim with all cells as words; columns of which nothing is known left out."""
     ends = zip(tests.low, tests.high, strict=True)
-    names = {verdict: name for verdict, (_, name) in _CHIPS.items()}
+    control = zip(tests.control, tests["control low"], tests["control high"], strict=True)
     table = {
         "setting": tests.setting.map(notation.words),
         "test": tests["item"].str.replace(" - ", f" {_MINUS} "),
         "estimate": tests.estimate.map(_number),
         "95 % interval": [f"[{_number(low)}, {_number(high)}]" for low, high in ends],
-        "claimed": [_side(test) for _, test in tests.iterrows()],
-        "verdict": tests.verdict.map(names),
+        "verdict": tests.verdict,
+        "p": tests.p.map(_p).str.removeprefix("= "),
+        "power": [f"{100 * power:.0f} %" for power in tests.power],
         "by training": [
-            ", ".join(f"{round(v, 12) + 0:.2g}" for v in values).replace("-", _MINUS) or "–"
+            ", ".join(f"{round(v, 12) + 0:.2g}" for v in values).replace("-", _MINUS)
             for values in tests.by_seed
         ],
         "at most": tests.attainable.map(_number),
+        "control": [
+            "–" if value != value else f"{_number(value)} [{_number(low)}, {_number(high)}]"
+            for value, low, high in control
+        ],
         "learned": tests["learned"].map(_number),
-        "learned verdict": tests["learned verdict"].map(names).fillna("–"),
-        "paper": tests.paper.map(_number),
+        "learned verdict": tests["learned verdict"].fillna("–"),
     }
     frame = pd.DataFrame(table, index=tests.index)
-    optional = ("by training", "at most", "paper")
+    optional = ("at most", "control")
     return frame.drop(columns=[name for name in optional if (frame[name] == "–").all()])
 
 

@@ -11,15 +11,17 @@ _OFFERED = {
     "cfbook.printed_tables": "METRICS",
     "cfbook.production.prose": "count keep",
     "cfbook.production.show": "show",
-    "cfbook.study.claims": "BIASED CERTAIN CORRELATION COUNTED EVERYONE NETWORKS STEPS VERDICTS"
-    " columns correct_transitions outcomes partial_correlation pearson read_design"
-    " transitions verdict verdicts worse_pairs",
+    "cfbook.study.claims": "BIASED EVERYONE NETWORKS VERDICTS by_training columns estimate"
+    " partial_correlation pearson read_design verdicts worse_pairs",
     "cfbook.study.cohorts": "SHARED held_out parts phantom_cohort",
     "cfbook.study.designs": "INGREDIENTS",
     "cfbook.study.faithful": "PANEL TARGETS",
-    "cfbook.study.learned": "LEAK NOISE RESULTS SOUNDNESS SUPPORT learned_claims learned_studies",
+    "cfbook.study.learned": "LEAK NOISE RESULTS SOUNDNESS SUPPORT hidden_study"
+    " learned_claims learned_studies",
     "cfbook.study.missing_labels": "ABLATION ACTIONS CURVE EXAMPLES FIFTH HIDDEN IMPUTED SHOWN"
     " STAGES changes imputation in_words label_free_table read_trials trial_patients",
+    "cfbook.study.observed": "joined read_observed",
+    "cfbook.study.orders": "LADDERS STEPS correct_transitions steps transitions trend",
     "cfbook.study.partial": "PartialRecipe",
     "cfbook.study.presets": "on preset",
     "cfbook.study.recipes": "DetailedRecipe GeneratorRecipe PredictorRecipe probes",

@@ -1,15 +1,16 @@
 r"""Each claim of the paper, tested as ``data/claims.yml`` says, with an interval and a verdict.
 
-The design was written down before the results were looked at; thresholds and directions are read
-from it wherever a verdict is given. A test is a function of a claim, the studies and a setting that
-returns statistics of the trainings at hand. :func:`verdicts` calls it on all trainings, and without
-each of them, for an interval (:mod:`cfbook.study.rules`).
+A test computes one statistic in each training. Its mean has a standard error from the trainings and
+one from the patients, who are resampled (:func:`estimate`). One test of each claim is its primary
+one, named before the results; Holm's correction is over these, and they alone decide.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,64 +18,174 @@ import torch
 from scipy import stats
 
 from cfbook.paths import data_file
-from cfbook.printed_tables import METRICS, published
-from cfbook.study.rules import rule, training_reach
-from cfbook.study.runs import BETAS, SETTINGS, STRENGTHS, PredictorId
+from cfbook.study.orders import LADDERS, attribute, steps, trend
+from cfbook.study.runs import BETAS, SETTINGS, STRENGTHS
 from cfbook.study.statistics import Study
 from cfcore.checks import InputError
-from cfcore.generator import Effect
-from cfcore.intervals import Rule, interval
 from cfcore.metrics.ranking import correlation
 
-_RISES = "S_var rises"
-
-COUNTED = ("supported", "inconclusive", "not supported")
-TIED, CERTAIN = "no difference possible", "holds by construction"
-VERDICTS = (*COUNTED, TIED, CERTAIN)
-"""All verdicts. The last two count neither for a claim nor against it: metrics that are tied at the
-ceiling in every training, and tests that hold by construction."""
-
-_FALLING = ("S_rank", "tau_b")
-STEPS = {"logit": BETAS, "sex": STRENGTHS, "age": STRENGTHS}
+VERDICTS = ("supported", "not supported", "tie", "identity", "inconclusive (power)")
+_LEVEL = 0.05
+_REPLICATES = 200  # samples of patients
+_MANY = 1e6  # degrees of freedom, as good as infinite
+_STRONGEST = max(STRENGTHS)
 BIASED = [(family, strength) for family in ("sex", "age") for strength in STRENGTHS]
-NETWORKS = [("basic", 0.0), *BIASED]
+NETWORKS = [("basic", 0.0), *((family, s) for family in ("sex", "age") for s in LADDERS[family])]
 EVERYONE = [*NETWORKS, *(("logit", beta) for beta in BETAS)]
-_COUNT, CORRELATION = Rule(0, 9), Rule(-1, 1)
+_UNBIASED = [("basic", 0.0), *((f"control {family}", strength) for family, strength in BIASED)]
+_PLURALS = {
+    "settings": "setting", "metrics": "metric", "against": "against", "attributes": "attribute",
+    "families": "family", "strengths": "strength", "subgroups": "subgroup", "ages": "age",
+}  # fmt: skip
 
 _Claim = Mapping[str, object]
-_Studies = Mapping[tuple[str, str, Effect], Study]
-"""Studies by setting, test set and effect."""
+Studies = Mapping[tuple[str, str, str], Study]
+"""Studies by setting, test set, and effect; ``"observed"`` of further patients in place of an
+effect, and ``"hidden"`` where the generator was told imputed labels."""
+
+
+class Found(NamedTuple):
+    """What one test found, each array of shape (seeds, 1 + B), the estimate first.
+
+    Attributes:
+        values: The statistic of each training.
+        control: The same where the claim has no reason to hold.
+        attainable: The largest value that it could have had.
+        tried: Of how many statistics it is the most extreme one.
+    """
+
+    values: np.ndarray
+    control: np.ndarray | None = None
+    attainable: float = np.nan
+    tried: int = 1
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one test found in one setting.
+class Estimate:
+    """A mean over trainings with its standard error, on the scale on which it is judged.
 
     Attributes:
-        item: What it is about, where a claim has several parts.
-        values: The statistic, shape (1 + B,): the estimate, then its replicates.
-        rule: How its interval is made.
-        by_seed: The statistic for each training by itself, where that is possible.
-        paper: What the paper prints, if it does.
-        attainable: The largest value that it could have had, where that is less than its range.
+        value, error, freedom: The mean, its standard error, and its degrees of freedom.
+        scale: ``"plain"``, ``"fisher"`` of correlations, or ``"log"`` of ratios.
     """
 
-    item: str
-    values: np.ndarray
-    rule: Rule
-    by_seed: Sequence[float] = ()
-    paper: float = np.nan
-    attainable: float = np.nan
+    value: float
+    error: float
+    freedom: float
+    scale: str = "plain"
 
-    @classmethod
-    def mean(cls, item: str, values: np.ndarray, rule: Rule, **more: float) -> "Outcome":
-        """The mean over trainings of a statistic of each, shape (seeds, 1 + B)."""
-        return cls(item, values.mean(axis=0), rule, values[:, 0].tolist(), **more)
+    def interval(self, level: float = 1 - _LEVEL) -> tuple[float, float]:
+        """Its t interval, on the scale of the statistic."""
+        reach = stats.t.ppf((1 + level) / 2, self.freedom) * self.error
+        back = _BACK[self.scale]
+        return float(back(self.value - reach)), float(back(self.value + reach))
 
     @property
-    def tied(self) -> bool:
-        """Whether two metrics were compared that both did as well as can be, in every training."""
-        return self.attainable == 0 and self.values[0] == 0
+    def plain(self) -> float:
+        """The mean, on the scale of the statistic."""
+        return float(_BACK[self.scale](self.value))
+
+    def t(self, threshold: float) -> float:
+        """How many standard errors it lies above a threshold."""
+        distance = self.value - float(_FORTH[self.scale](threshold))
+        if self.error > 0:
+            return distance / self.error
+        return math.copysign(math.inf, distance) if distance else 0.0
+
+    def p(self, threshold: float) -> float:
+        """The two-sided p-value."""
+        return float(2 * stats.t.sf(abs(self.t(threshold)), self.freedom))
+
+    def p_within(self, threshold: float, margin: float) -> float:
+        """Twice the larger p-value of two one-sided tests: that it is not within a margin."""
+        sides = self.t(threshold - margin), -self.t(threshold + margin)
+        return float(min(1, 2 * max(stats.t.sf(side, self.freedom) for side in sides)))
+
+    def power(self, threshold: float, margin: float) -> float:
+        """The chance of a significant test if the truth were the margin above the threshold."""
+        forth = _FORTH[self.scale]
+        shift = abs(float(forth(threshold + margin) - forth(threshold)))
+        if self.error == 0:
+            return 1.0
+        limit = stats.t.ppf(1 - _LEVEL / 2, self.freedom)
+        return float(stats.nct.sf(limit, self.freedom, shift / self.error))
+
+
+def _fisher(r: np.ndarray) -> np.ndarray:
+    return np.arctanh(np.clip(r, -0.999999, 0.999999))
+
+
+_FORTH = {"plain": np.asarray, "fisher": _fisher, "log": np.log}
+_BACK = {"plain": np.asarray, "fisher": np.tanh, "log": np.exp}
+
+
+def estimate(values: np.ndarray, scale: str = "plain") -> Estimate:
+    r"""The mean of a statistic over trainings, with a standard error from two sources.
+
+    .. math:: s^2 = \frac{s_\text{trainings}^2}{S} + s_\text{patients}^2, \qquad
+        \nu = (S - 1) \frac{s^4}{(s_\text{trainings}^2 / S)^2}
+
+    The trainings vary by their standard deviation; the patients by that of the replicates of the
+    mean, if there are any. The degrees of freedom are Satterthwaite's.
+
+    Args:
+        values: The statistic of each training, shape (S, 1 + B): the estimate, then replicates.
+
+    Example:
+        >>> found = estimate(np.array([[1.0], [2.0], [3.0]]))
+        >>> found.value, round(found.error, 3), found.freedom
+        (2.0, 0.577, 2.0)
+        >>> [round(end, 2) for end in found.interval()]
+        [-0.48, 4.48]
+    """
+    forth = _FORTH[scale](values[:, : 1 + _REPLICATES])
+    trained, count = forth[:, 0], len(forth)
+    between = trained.std(ddof=1) ** 2 / count if count > 1 else 0.0
+    drawn = forth[:, 1:].mean(axis=0)
+    drawn = drawn[np.isfinite(drawn)]
+    patients = drawn.var(ddof=1) if len(drawn) > 1 else 0.0
+    total = between + patients
+    freedom = min((count - 1) * (total / between) ** 2, _MANY) if between > 0 else _MANY
+    return Estimate(float(trained.mean()), float(np.sqrt(total)), float(freedom), scale)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """P-values after Holm's correction.
+
+    Example:
+        >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+        [0.03, 0.06, 0.06]
+    """
+    order, count = np.argsort(p), len(p)
+    raised = np.maximum.accumulate(p[order] * np.arange(count, 0, -1))
+    found = np.empty(count)
+    found[order] = np.minimum(raised, 1)
+    return found
+
+
+def verdict(claim: _Claim, found: Estimate, p: float, item: str = "") -> str:
+    """What the design says of an estimate with a p-value; see ``verdicts`` in it.
+
+    Example:
+        >>> claim = {"threshold": 0, "margin": 0.1}
+        >>> [verdict(claim, Estimate(x, s, 4), p) for x, s, p in ((1, 0.1, 0.01), (-1, 0.1, 0.01))]
+        ['supported', 'not supported']
+        >>> [verdict(claim, Estimate(0, s, 4), 1.0) for s in (0.01, 0.5)]
+        ['tie', 'inconclusive (power)']
+    """
+    if item in claim.get("identity", {}):
+        return "identity"
+    threshold, margin = claim["threshold"], claim["margin"]
+    low, high = (end - threshold for end in found.interval())
+    if not low <= high:
+        raise ValueError(f"{claim.get('id', 'claim')}, {item}: no interval, [{low}, {high}]")
+    inside = -margin < low and high < margin
+    if (direction := claim.get("direction", "above")) == "within":
+        outside = low > margin or high < -margin
+        return "supported" if p <= _LEVEL else "not supported" if outside else VERDICTS[-1]
+    if p <= _LEVEL:
+        return "supported" if (found.plain > threshold) == (direction == "above") else VERDICTS[1]
+    return "tie" if inside else VERDICTS[-1]
 
 
 def read_design(path: Path | None = None) -> dict[str, object]:
@@ -82,131 +193,6 @@ def read_design(path: Path | None = None) -> dict[str, object]:
     import yaml
 
     return yaml.safe_load((path or data_file("claims.yml")).read_text(encoding="utf-8"))
-
-
-def _criterion(claim: _Claim, item: str) -> tuple[float, bool]:
-    """What a part of a claim is compared with: the threshold, and whether to be above it.
-
-    Example:
-        >>> claim = {"threshold": 0, "direction": "R_orig below, R_IE above"}
-        >>> _criterion(claim, "R_orig, sex"), _criterion(claim, "R_IE, age")
-        ((0, False), (0, True))
-    """
-    if item == _RISES:
-        return claim["transitions"], True
-    direction = claim.get("direction", "above")
-    ways = dict(part.split() for part in direction.split(", ")) if " " in direction else {}
-    return claim["threshold"], ways.get(item.split(",")[0], direction) == "above"
-
-
-def verdict(claim: _Claim, item: str, low: float, high: float, *, tied: bool = False) -> str:
-    """Supported if the whole interval is beyond the threshold, not if none of it is.
-
-    The claim also says of which parts nothing else could have been found. Two metrics are tied if
-    both did as well as can be.
-
-    Example:
-        >>> claim = {"threshold": 0}
-        >>> [verdict(claim, "S_var", *ends) for ends in ((0.2, 0.6), (-0.1, 0.6), (-0.5, 0.0))]
-        ['supported', 'inconclusive', 'not supported']
-        >>> claim = {"threshold": 1, "direction": "below", "cannot_fail": {"ratio": "by algebra"}}
-        >>> [verdict(claim, "ratio", 0.1, high) for high in (0.2, 2.0)]
-        ['holds by construction', 'inconclusive']
-    """
-    threshold, above = _criterion(claim, item)
-    if not above:
-        low, high, threshold = -high, -low, -threshold
-    if tied:
-        return TIED
-    if low > threshold:
-        return CERTAIN if item in claim.get("cannot_fail", ()) else "supported"
-    return "not supported" if high <= threshold else "inconclusive"
-
-
-def correct_transitions(values: np.ndarray) -> np.ndarray:
-    r"""Correct transition count (CTC): does a metric rise at every step towards more bias?
-
-    .. math:: \sum_{c} \sum_{j} \mathbb{1}\big[ m_{c,j+1} > m_{c,j} \big]
-
-    Each chain c starts at the unbiased predictor and goes to ever more biased ones; the paper has
-    three chains of three steps, nine transitions. Only strict increases count. The count is taken
-    for each training and then averaged. For metrics that should fall with bias (``S_rank``,
-    ``tau_b``), pass the negative values.
-
-    Worked by hand in :doc:`/notebooks/metrics`.
-
-    Args:
-        values: A metric along the chains, shape (..., chains, steps + 1); the leading axes are
-            trainings and replicates. The counts are NaN where a value is.
-
-    Example:
-        >>> correct_transitions(np.array([[0.1, 0.2, 0.2, 0.4], [0.1, 0.0, 0.2, 0.3]])).item()
-        4.0
-    """
-    steps = np.diff(values, axis=-1)
-    undefined = np.isnan(steps).any(axis=(-2, -1))
-    return np.where(undefined, np.nan, (steps > 0).sum(axis=(-2, -1)))
-
-
-def _chain(study: Study, statistic: str, family: str) -> np.ndarray:
-    """A statistic along a chain from ``basic`` to the strongest bias, (seeds, 1 + B, steps + 1)."""
-    kinds = [("basic", 0.0), *((family, strength) for strength in STEPS[family])]
-    return np.stack([study.column(statistic, *kind) for kind in kinds], axis=-1)
-
-
-def transitions(study: Study, statistic: str, families: Sequence[str] = tuple(STEPS)) -> np.ndarray:
-    """Correct transitions of each training, shape (seeds, 1 + B); NaN where undefined."""
-    chains = np.stack([_chain(study, statistic, family) for family in families], axis=-2)
-    return correct_transitions(-chains if statistic in _FALLING else chains)
-
-
-def _printed_count(setting: str, statistic: str) -> float:
-    """Correct transitions in the paper: as printed, or counted in the printed means."""
-    kinds = [kind for kind, names in METRICS.items() if statistic in names]
-    if not kinds:
-        return np.nan
-    means = published(setting, kinds[0])[statistic]
-    if "ctc" in means:
-        return float(means["ctc"].item())
-    members = tuple(PredictorId(family, strength, 0) for family, strength in means.index)
-    return transitions(Study(members, {statistic: means.to_numpy()[:, None]}), statistic).item()
-
-
-def _main_study(studies: _Studies, setting: str, effect: Effect = "direct") -> Study:
-    """The study of the test set of a setting."""
-    return studies[setting, SETTINGS[setting].testset, effect]
-
-
-def _counts(claim: _Claim, studies: _Studies, setting: str, statistic: str) -> np.ndarray:
-    """Correct transitions out of nine, on the test set of a setting or on those it shares."""
-    if claim.get("testset") != "shares":
-        return transitions(_main_study(studies, setting), statistic)
-    sex, age = (studies[setting, f"shares-{family}", "direct"] for family in ("sex", "age"))
-    return transitions(sex, statistic, ("logit", "sex")) + transitions(age, statistic, ("age",))
-
-
-def _ctc(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """Correct transition counts against a threshold."""
-    for name in claim["metrics"]:
-        found, paper = _counts(claim, studies, setting, name), _printed_count(setting, name)
-        yield Outcome.mean(name, found, _COUNT, paper=paper)
-
-
-def _ctc_difference(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """Correct transitions of one metric beyond those of another, and how many there could be."""
-    other, kind = claim["against"], _COUNT.difference()
-    reference = _counts(claim, studies, setting, other)
-    room = _COUNT.most - reference[:, 0].mean()
-    printed = np.nan if claim.get("testset") else _printed_count(setting, other)
-    for name in claim["metrics"]:
-        found = _counts(claim, studies, setting, name) - reference
-        paper = _printed_count(setting, name) - printed
-        yield Outcome.mean(f"{name} - {other}", found, kind, paper=paper, attainable=room)
-
-
-def columns(study: Study, statistic: str, kinds: Sequence[tuple[str, float]]) -> np.ndarray:
-    """A statistic of several predictors and all trainings, shape (kinds x seeds, 1 + B)."""
-    return np.concatenate([study.column(statistic, *kind) for kind in kinds])
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -225,36 +211,242 @@ def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return pearson(stats.rankdata(x, axis=0), stats.rankdata(y, axis=0))
 
 
-def _gap_correlation(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """Stability against the worst gap of the AUC, over trained predictors and trainings."""
-    study = _main_study(studies, setting)
-    given = [columns(study, "AUC", NETWORKS)] if "given" in claim else []
-    correlate = partial_correlation if given else pearson
-    for attribute, name in product(claim["attributes"], claim["metrics"]):
-        both = (columns(study, one, NETWORKS) for one in (name, f"gap_{attribute}"))
-        yield Outcome(f"{name}, {attribute}", correlate(*both, *given), CORRELATION)
+def columns(study: Study, statistic: str, kinds: list[tuple[str, float]]) -> np.ndarray:
+    """A statistic of several predictors, shape (kinds, seeds, 1 + B)."""
+    return np.stack([study.column(statistic, *kind) for kind in kinds])
 
 
-def _score_gap_correlation(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """Stability of an attribute against the gap of mean scores within a label."""
-    study = _main_study(studies, setting)
-    for attribute in claim["attributes"]:
-        spread = np.sqrt(columns(study, f"S_var_{attribute}", NETWORKS))
-        r = pearson(spread, columns(study, f"score_{attribute}", NETWORKS))
-        yield Outcome(attribute, r, CORRELATION)
+def by_training(correlate: Callable[..., np.ndarray], *statistics: np.ndarray) -> np.ndarray:
+    """A correlation over predictors in each training, shape (seeds, 1 + B) of the shortest."""
+    length = min(each.shape[-1] for each in statistics)
+    cut = [each[..., :length] for each in statistics]
+    return np.stack([correlate(*(each[:, s] for each in cut)) for s in range(cut[0].shape[1])])
 
 
-def _calibration_truth(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """Which calibration error follows that of the target population more closely?"""
-    study = _main_study(studies, setting)
-    truth, errors = columns(study, "ECE_q", EVERYONE), ("ECE_marg", "ECE_orig")
-    ours, theirs = (spearman(columns(study, name, EVERYONE), truth) for name in errors)
-    yield Outcome(" - ".join(errors), ours - theirs, CORRELATION.difference())
+class _Tests:
+    """The tests, by the names that the design gives them; each returns what it :class:`Found`."""
+
+    def __init__(self, studies: Studies) -> None:
+        self.studies = studies
+
+    def _main(self, setting: str, effect: str = "direct") -> Study:
+        return self.studies[setting, SETTINGS[setting].testset, effect]
+
+    def _observed(self, setting: str) -> Study:
+        return self._main(setting, "observed")
+
+    def _where(self, claim: _Claim, setting: str) -> dict[str, Study]:
+        """The studies in which families by sex and by age are judged."""
+        if claim.get("testset") != "shares":
+            return dict.fromkeys(("sex", "age"), self._main(setting))
+        return {a: self.studies[setting, f"shares-{a}", "direct"] for a in ("sex", "age")}
+
+    def trend_difference(self, claim: _Claim, setting: str, metric: str, against: str) -> Found:
+        """The trend of one metric less that of another."""
+        where = self._where(claim, setting)
+        ours, theirs = (trend(where, name) for name in (metric, against))
+        control = None
+        if claim.get("testset") != "shares":
+            control = trend(where, metric, controls=True) - trend(where, against, controls=True)
+        elif against == "R_orig":
+            control = ours - trend(dict.fromkeys(where, self._main(setting)), metric)
+        return Found(ours - theirs, control, 1 - theirs[:, 0].mean())
+
+    def trend(self, claim: _Claim, setting: str, metric: str) -> Found:
+        """The trend of a metric."""
+        where = self._where(claim, setting)
+        return Found(trend(where, metric), trend(where, metric, controls=True), 1.0)
+
+    def lowest_step(self, claim: _Claim, setting: str, metric: str) -> Found:
+        """The step towards more bias that adds least, in standard errors."""
+        known = metric in ("R_orig", "ECE_orig")
+        study = self._observed(setting) if known else self._main(setting)
+        families = claim.get("families", tuple(LADDERS))
+        every = steps(dict.fromkeys(("sex", "age"), study), metric, families)
+        lowest = min(every.values(), key=lambda values: estimate(values).t(0))
+        below = claim.get("direction") == "below"  # else all steps have to be above
+        return Found(lowest, tried=len(every) if below else 1)
+
+    def calibration_truth(self, claim: _Claim, setting: str) -> Found:
+        """Which calibration error follows that of the target population more closely?"""
+
+        def difference(kinds: list[tuple[str, float]]) -> tuple[np.ndarray, np.ndarray]:
+            truth, *errors = (
+                columns(self._main(setting), name, kinds)
+                for name in ("ECE_q", "ECE_marg", "ECE_orig")
+            )
+            ours, theirs = (by_training(spearman, error, truth) for error in errors)
+            return ours - theirs, theirs
+
+        (found, theirs), (control, _) = difference(EVERYONE), difference(_UNBIASED)
+        return Found(found, control, 1 - theirs[:, 0].mean())
+
+    def against_control(
+        self, claim: _Claim, setting: str, metric: str, family: str, strength: float = _STRONGEST
+    ) -> Found:
+        """A biased predictor less its control, which was trained on as many images."""
+        study = self._observed(setting) if metric == "ECE_orig" else self._main(setting)
+        sign = -1 if metric == "S_rank" else 1
+        kinds = (family, strength), (f"control {family}", strength), ("basic", 0.0)
+        biased, control, basic = (sign * study.column(metric, *kind) for kind in kinds)
+        return Found(biased - control, control - basic)
+
+    def gap_correlation(self, claim: _Claim, setting: str, attribute: str, metric: str) -> Found:
+        """A metric against the worst gap of the AUC, over the predictors of a training."""
+        main, observed = self._main(setting), self._observed(setting)
+        own = f"score_{attribute}" if metric == "score" else metric
+        x = columns(observed if own.startswith(("score", "R_orig")) else main, own, NETWORKS)
+        given = [columns(observed, "AUC", NETWORKS)] if "given" in claim else []
+        correlate = partial_correlation if given else pearson
+        gaps = (columns(observed, f"gap_{name}", NETWORKS) for name in (attribute, "coin"))
+        found, control = (by_training(correlate, x, gap, *given) for gap in gaps)
+        return Found(found, control, 1.0)
+
+    def label_free(self, claim: _Claim, setting: str, attribute: str) -> Found:
+        """The response to an attribute without labels against the gap of scores, with them."""
+        hidden, observed = self._main(setting, "hidden"), self._observed(setting)
+        x = np.sqrt(columns(hidden, f"S_var_{attribute}", NETWORKS))
+        other = {"sex": "age", "age": "sex"}[attribute]
+        gaps = (columns(observed, f"score_{name}", NETWORKS) for name in (attribute, other))
+        found, control = (by_training(pearson, x, gap) for gap in gaps)
+        return Found(found, control, 1.0)
+
+    def exposure(
+        self, claim: _Claim, setting: str, strength: float, metric: str, against: str
+    ) -> Found:
+        """How much more surely one metric is higher with a weak bias than without any."""
+        study = self._main(setting)
+        ours, theirs = (_exceeds(study, name, ("sex", strength)) for name in (metric, against))
+        control = _exceeds(study, metric, ("control sex", _STRONGEST)) - 0.5
+        return Found(ours - theirs, control, 1 - theirs[:, 0].mean())
+
+    def blind_spot(self, claim: _Claim, setting: str, family: str) -> Found:
+        """The strongest bias less its control: the observed risk falls, the expected one rises."""
+        study = self.studies[setting, f"shares-{family}", "direct"]
+        kinds = (family, _STRONGEST), (f"control {family}", _STRONGEST), ("basic", 0.0)
+        pairs = []
+        for name, sign in (("R_orig", -1), ("R_IE", 1)):
+            biased, control, basic = (sign * study.column(name, *kind) for kind in kinds)
+            pairs.append((biased - control, control - basic))
+        return Found(*min(pairs, key=lambda pair: estimate(pair[0]).t(0)))
+
+    def variance_ratio(self, claim: _Claim, setting: str, subgroup: str) -> Found:
+        """The variance of a counterfactual over that of an observed subgroup mean."""
+        name = {"women": "variance_women"}.get(subgroup, "variance_ratio")
+        study = self._main(setting, "total")
+        return Found(study.column(name, "basic"), study.column("variance_everyone", "basic"))
+
+    def subgroup_bias(self, claim: _Claim, setting: str, age: int) -> Found:
+        """The mean score of everyone at an age less that of observed patients of that age."""
+        total, observed = self._main(setting, "total"), self._observed(setting)
+        own, ill = (observed.column(f"{name}_{age}", "basic") for name in ("mean", "ill"))
+        length = min(own.shape[1], total.column("mean_80", "basic").shape[1])
+        everyone, sick, well = (
+            total.column(f"mean_{age}{which}", "basic")[:, :length]
+            for which in ("", "_ill", "_well")
+        )
+        own, ill = own[:, :length], ill[:, :length]
+        return Found(everyone - own, ill * sick + (1 - ill) * well - own)
+
+    def null_floor(self, claim: _Claim, setting: str) -> Found:
+        """What the null intervention does to the score, against what interventions do."""
+        study = self._main(setting)
+        return Found(study.column("null_abs", "basic") / study.column("D_abs", "basic"))
 
 
-def _pair(study: Study, statistic: str, family: str, strength: float) -> list[np.ndarray]:
-    """A statistic of a biased predictor and of its control, both of shape (seeds, 1 + B)."""
-    return [study.column(statistic, name, strength) for name in (family, f"control {family}")]
+def _exceeds(study: Study, statistic: str, kind: tuple[str, float]) -> np.ndarray:
+    """The share of predictors without bias that one exceeds, in each training, (seeds, 1 + B)."""
+    own = study.column(statistic, *kind)
+    others = columns(study, statistic, [each for each in _UNBIASED if each != kind])
+    others = others.reshape(-1, own.shape[1])
+    share = (own[:, None] > others).mean(axis=1)
+    return np.where(np.isnan(own) | np.isnan(others).any(axis=0), np.nan, share)
+
+
+_SCALES = {"gap_correlation": "fisher", "label_free": "fisher", "variance_ratio": "log"}
+TESTS = [name for name in vars(_Tests) if not name.startswith("_")]
+
+
+def _asked(claim: _Claim) -> Iterator[dict[str, object]]:
+    """What a claim is asked about: its primary test first, then all others."""
+    yield dict(claim["primary"])
+    named = {_PLURALS[name]: values for name, values in claim["also"].items()}
+    for values in product(*named.values()):
+        spec = dict(zip(named, values, strict=True))
+        known = {name: claim["primary"][name] for name in spec}
+        if known != spec and spec.get("metric") != spec.get("against", ""):
+            yield spec
+
+
+def _item(spec: Mapping[str, object], claim: _Claim) -> str:
+    """What a test is about, in few words.
+
+    Example:
+        >>> _item({"setting": "C->C", "metric": "R_IE", "against": "R_orig"}, {})
+        'R_IE - R_orig'
+    """
+    words = [str(value) for name, value in spec.items() if name not in ("setting", "against")]
+    said = ", ".join(words)
+    said = f"{said} - {spec['against']}" if "against" in spec else said
+    return said or next(iter(claim.get("identity", {})), claim["test"].replace("_", " "))
+
+
+def verdicts(
+    studies: Studies, *, design: Path | None = None, only: str | None = None
+) -> pd.DataFrame:
+    """Test every claim of the design, or only one, as far as there are studies.
+
+    Returns:
+        A row for each test: ``claim, setting, item, primary, estimate, low, high, p, power,
+        threshold, direction, margin, attainable, control, control low, control high, by_seed,
+        verdict``. P-values of primary tests are after Holm's correction, others plain.
+    """
+    rows, estimates, tests = [], [], _Tests(studies)
+    for claim in read_design(design)["claims"]:
+        if only not in (None, claim["id"]):
+            continue
+        if claim["test"] not in TESTS:
+            raise InputError(f"{design}: claim {claim['id']!r} has no test {claim['test']!r}")
+        scale = _SCALES.get(claim["test"], "plain")
+        for number, spec in enumerate(_asked(claim)):
+            try:
+                found = getattr(tests, claim["test"])(claim, **spec)
+            except KeyError:  # of a study that is not there
+                continue
+            own = estimate(found.values, scale)
+            threshold, margin = claim["threshold"], claim["margin"]
+            low, high = own.interval()
+            row = {"claim": claim["id"], "setting": spec["setting"], "item": _item(spec, claim)}
+            row |= {"primary": number == 0, "estimate": own.plain, "low": low, "high": high}
+            within = claim.get("direction") == "within"
+            p = own.p_within(threshold, margin) if within else own.p(threshold)
+            row |= {"p": min(1.0, p * found.tried)}
+            row |= {"power": own.power(threshold, margin), "threshold": threshold}
+            row |= {"direction": claim.get("direction", "above"), "margin": margin}
+            row |= {"attainable": found.attainable, **_control(found, scale)}
+            row |= {"by_seed": tuple(found.values[:, 0].tolist())}
+            rows.append(row)
+            estimates.append((claim, own))
+    frame = pd.DataFrame(rows)
+    sure = [
+        item in claim.get("identity", {})
+        for item, (claim, _) in zip(frame["item"], estimates, strict=True)
+    ]
+    counted = frame.primary & ~np.array(sure)
+    frame.loc[counted, "p"] = holm(frame.p[counted].to_numpy())
+    frame["verdict"] = [
+        verdict(claim, own, p, item)
+        for (claim, own), p, item in zip(estimates, frame.p, frame["item"], strict=True)
+    ]
+    return frame
+
+
+def _control(found: Found, scale: str) -> dict[str, float]:
+    if found.control is None:
+        return dict.fromkeys(("control", "control low", "control high"), np.nan)
+    own = estimate(found.control, scale)
+    low, high = own.interval()
+    return {"control": own.plain, "control low": low, "control high": high}
 
 
 def worse_pairs(study: Study, statistic: str) -> np.ndarray:
@@ -262,93 +454,9 @@ def worse_pairs(study: Study, statistic: str) -> np.ndarray:
 
     ``{}`` in the name of the statistic stands for the attribute of the bias.
     """
-    every = [_pair(study, statistic.format(family), family, s) for family, s in BIASED]
-    worse = [np.where(np.isnan(b - control), np.nan, b > control) for b, control in every]
+    worse = []
+    for family, strength in BIASED:
+        name = statistic.format(attribute(family))
+        biased, control = (study.column(name, f, strength) for f in (family, f"control {family}"))
+        worse.append(np.where(np.isnan(biased - control), np.nan, biased > control))
     return np.mean(worse, axis=0)
-
-
-def _exposure_difference(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """How much more often S_var of the attribute tells a biased predictor from its control."""
-    names = {"R_orig": "R_orig", "AUC gap": "gap_{}"}
-    study, kind = _main_study(studies, setting), Rule(0, 1).difference()
-    for other in claim["against"]:
-        ours, theirs = (worse_pairs(study, one) for one in ("S_var_{}", names[other]))
-        room = 1 - theirs[:, 0].mean()
-        yield Outcome.mean(f"S_var - {other}", ours - theirs, kind, attainable=room)
-
-
-def _blind_spot(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """The strongest bias against its control where the test set shares the shortcut."""
-    for family, name in product(claim["families"], claim["metrics"]):
-        study = studies[setting, f"shares-{family}", "direct"]
-        biased, control = _pair(study, name, family, max(STRENGTHS))
-        yield Outcome.mean(f"{name}, {family}", biased - control, rule(name).difference())
-
-
-def _offset_areas(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """What offsets of the logit do to the AUC within a sex, and to S_var."""
-    study = _main_study(studies, setting)
-    areas = np.stack([_chain(study, name, "logit") for name in ("AUC_men", "AUC_women")])
-    change = np.abs(areas - areas[..., :1]).max(axis=(0, -1))
-    yield Outcome.mean("AUC within a sex", change, rule("AUC"))
-    rises = transitions(study, "S_var", ("logit",))
-    yield Outcome.mean(_RISES, rises, Rule(0, len(BETAS)))
-
-
-def _variance_ratio(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """Counterfactual over observed variance of subgroup means, at worst."""
-    found = _main_study(studies, setting, "total").column("variance_ratio", "basic")
-    yield Outcome.mean("largest ratio", found, rule("variance_ratio"))
-
-
-def _null_floor(claim: _Claim, studies: _Studies, setting: str) -> Iterator[Outcome]:
-    """What the null intervention does to the score, against what interventions do."""
-    study = _main_study(studies, setting)
-    ratio = study.column("null_abs", "basic") / study.column("D_abs", "basic")
-    yield Outcome.mean("null / D_abs", ratio, Rule(0))
-
-
-TESTS: Mapping[str, Callable[[_Claim, _Studies, str], Iterator[Outcome]]] = {
-    test.__name__.removeprefix("_"): test
-    for test in (
-        _ctc, _ctc_difference, _gap_correlation, _score_gap_correlation, _calibration_truth,
-        _exposure_difference, _blind_spot, _offset_areas, _variance_ratio, _null_floor,
-    )
-}  # fmt: skip
-
-
-def outcomes(claim: _Claim, studies: _Studies) -> Iterator[tuple[str, Outcome, list[float]]]:
-    """What a test found in each setting, and what it finds without each training in turn."""
-    test, seeds = TESTS[claim["test"]], {seed for study in studies.values() for seed in study.seeds}
-    fewer = [{key: s.without(seed) for key, s in studies.items()} for seed in sorted(seeds)]
-    for setting in claim["settings"]:
-        others = [list(test(claim, some, setting)) for some in fewer] if len(seeds) > 1 else []
-        for i, outcome in enumerate(test(claim, studies, setting)):
-            yield setting, outcome, [float(found[i].values[0]) for found in others]
-
-
-def verdicts(
-    studies: _Studies, *, design: Path | None = None, only: str | None = None
-) -> pd.DataFrame:
-    """Test every claim of the design, or only one.
-
-    Returns:
-        A row for each part of each claim: ``claim, setting, item, paper, estimate, low, high,
-        attainable, by_seed, threshold, direction, verdict``.
-    """
-    rows = []
-    for claim in read_design(design)["claims"]:
-        if only not in (None, claim["id"]):
-            continue
-        if claim["test"] not in TESTS:
-            raise InputError(f"{design}: claim {claim['id']!r} has no test {claim['test']!r}")
-        for setting, found, left_out in outcomes(claim, studies):
-            reach = training_reach(left_out)
-            low, high = interval(found.values, rule=found.rule, reach=reach)
-            threshold, above = _criterion(claim, found.item)
-            row = {"claim": claim["id"], "setting": setting, "item": found.item}
-            row |= {"paper": found.paper, "estimate": float(found.values[0]), "low": low}
-            row |= {"high": high, "attainable": found.attainable, "by_seed": tuple(found.by_seed)}
-            row |= {"threshold": threshold, "direction": "above" if above else "below"}
-            rows.append(row | {"verdict": verdict(claim, found.item, low, high, tied=found.tied)})
-    return pd.DataFrame(rows)

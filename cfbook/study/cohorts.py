@@ -20,6 +20,8 @@ Kind = Literal["balanced", "natural", "shares-sex", "shares-age"]
 
 _IMAGES = Path("runs") / "cache"
 SHARED = 0.9  # the strength of a bias that a test set shares with training
+_FURTHER = 20  # added to the seed of further patients
+_POOL = 3  # how many are drawn for each who is chosen
 _TOLERANCE = 0.01  # how far the prevalence of a balanced set may be from that of training
 
 
@@ -89,11 +91,28 @@ def held_out(hospital: str, preset: Preset, kind: Kind) -> Dataset:
         >>> len(data), data.table.groupby("sex").effusion.mean().round(3).tolist()
         (200, [0.32, 0.32])
     """
+    return _chosen(parts(hospital, preset)["test"], hospital, preset, kind, preset.patients)
+
+
+def further(hospital: str, preset: Preset, kind: Kind) -> Dataset:
+    """Other patients than those of a test set, chosen like them, of whom no world is computed.
+
+    They are for what needs observed images only: ``preset.observed`` of them. Nobody else can be
+    drawn of real patients, so that these are those of the test set.
+    """
+    if preset.folders is not None:
+        return held_out(hospital, preset, kind)
+    drawn = {"hospital": hospital, "seed": preset.cohort + _FURTHER}
+    pool = from_phantom(Phantom(preset.size).sample(_POOL * preset.observed, **drawn))
+    return _chosen(pool, hospital, preset, kind, preset.observed)
+
+
+def _chosen(test: Dataset, hospital: str, preset: Preset, kind: Kind, count: int | None) -> Dataset:
     check_known("kind", kind, get_args(Kind))
-    train, _, test = parts(hospital, preset).values()
     per = None if preset.folders is None else "study"  # the phantom has one image of each study
-    like = {"prevalence": train.table.effusion.mean(), "tolerance": _TOLERANCE}
-    table = balanced(test.table, seed=preset.cohort, per=per, n=preset.patients, **like)
+    prevalence = parts(hospital, preset)["train"].table.effusion.mean()
+    like = {"prevalence": prevalence, "tolerance": _TOLERANCE}
+    table = balanced(test.table, seed=preset.cohort, per=per, n=count, **like)
     if kind == "balanced":
         return test.select(table)
     rng, pool = np.random.default_rng(preset.cohort), test.table

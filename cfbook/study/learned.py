@@ -1,14 +1,11 @@
 """What the experiments find with learned generators: small tables, written and read back.
 
-The predictions of three generators on every test set would be three times those of the oracle. So
-what the chapters need of them is kept: the estimate of every statistic of every predictor, which
-suffices for tables and correlations; every claim with its interval; how sound each generator is.
+Their predictions on every test set would be twice those of the oracle. So what the chapters need of
+them is kept: the estimate of every statistic of every predictor, which suffices for tables,
+correlations and claims; and how sound each generator is.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import replace
 from io import StringIO
 from itertools import product
 from pathlib import Path
@@ -17,93 +14,49 @@ import pandas as pd
 from torch import Tensor
 
 from cfbook.paths import DATA
-from cfbook.study.claims import TIED, read_design, verdict, verdicts
+from cfbook.study.claims import verdicts
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
-from cfbook.study.presets import Preset
-from cfbook.study.recipes import DESIGNS, GeneratorRecipe, PredictorRecipe, probes
+from cfbook.study.observed import read_observed
+from cfbook.study.presets import Preset, preset
+from cfbook.study.recipes import DESIGNS, DetailedRecipe, PredictorRecipe, probes
 from cfbook.study.runs import (
     KEYS,
     SETTINGS,
     PredictorId,
     Run,
     all_runs,
-    find_generator,
-    offsets,
 )
-from cfbook.study.statistics import Study, reweighted, study_predictions, study_run
+from cfbook.study.statistics import Study, study_run
 from cfbook.theory.images import generator_noise
 from cfchest.graph import CHEST, paper_grid
 from cfchest.phantom.equations import fresh_detector
-from cfcore.checks import InputError
 from cfcore.files import write_atomically
 from cfcore.generator import Effect
-from cfcore.marginalise import marginalise
-from cfcore.predictions import Predictions
-from cfscm.model import DeepSCM
 from cfscm.soundness import soundness
 from cfscm.soundness.baselines import Derived, Identity
 from cfscm.soundness.leak import leak_table
 from cfscm.soundness.support import support_table
 
 RESULTS = DATA / "results"
-_ESTIMATES, _CLAIMS = "learned_estimates.csv", "learned_claims.csv"
+_ESTIMATES, LABEL_FREE = "learned_estimates.csv", "label_free.csv"
 SOUNDNESS, NOISE = "soundness.csv", "generator_noise.csv"
-_READINGS, LEAK, SUPPORT = "generator_readings.csv", "leak.csv", "support.csv"
+LEAK, SUPPORT = "leak.csv", "support.csv"
 _WHERE = ["generator", "setting", "testset", "effect", "q"]
 
 _Key = tuple[str, str, Effect]
 
 
-def collect(
-    runs: Iterable[Run], out: Path, *, folder: Path | None = None, replicates: int = 1000
-) -> list[Path]:
-    """Study runs of learned generators and write estimates and claims.
+def collect(runs: Iterable[Run], out: Path, *, folder: Path | None = None) -> Path:
+    """Study runs of learned generators and write estimates of all statistics.
 
-    The runs of one generator need not be all: claims about others are left out. Predictions are
-    looked for in a folder first.
+    Predictions are looked for in a folder first.
     """
-    studies: dict[str, dict[_Key, Study]] = defaultdict(dict)
     estimates = []
     for run in runs:
-        key = (run.setting, run.testset, run.effect)
-        found = study_run(run, folder=folder, replicates=replicates)
-        studies[run.generator][key] = found
-        estimates.append(((run.generator, *key, "uniform"), found))
-        if run.is_main:
-            other = study_run(run, folder=folder, q="empirical", replicates=2)
-            estimates.append(((run.generator, *key, "empirical"), other))
-    judged = [_judge_known(found).assign(generator=name) for name, found in studies.items()]
-    claims = pd.concat(judged).drop(columns="by_seed")
-    tables = {_ESTIMATES: _estimates(estimates), _CLAIMS: claims}
-    return [write_table(table, out / name) for name, table in tables.items()]
-
-
-def collect_kept(preset: Preset, out: Path, *, folder: Path = PredictorRecipe.committed) -> Path:
-    """Add the empirical q to a table of estimates, with the weights that come with the project.
-
-    All of :func:`collect` needs every predictor, and a training on another machine gives another
-    predictor. This needs none: it takes the first generator and the predictors that are kept in a
-    folder, and leaves out settings of which there are none.
-    """
-    frame, found = pd.read_csv(out / _ESTIMATES), []
-    for run in all_runs(preset, "learned-0"):
-        if run.is_main and (given := _kept_predictions(run, folder)):
-            key = (run.generator, run.setting, run.testset, run.effect, "empirical")
-            found.append((key, study_predictions(reweighted(given, "empirical"), replicates=2)))
-    both = pd.concat([frame, _estimates(found)])
-    return write_table(both.drop_duplicates([*_WHERE, *KEYS], keep="first"), out / _ESTIMATES)
-
-
-def _kept_predictions(run: Run, folder: Path) -> dict[PredictorId, Predictions]:
-    """What the predictors of a run say whose weights are in a folder, with their offsets."""
-    made = {m: recipe for m, recipe in run.recipes().items() if (folder / recipe.file).is_file()}
-    if not made:
-        return {}
-    readers = {member.name: recipe.obtain(committed=folder) for member, recipe in made.items()}
-    data = held_out(run.where.test, run.preset, run.testset)
-    said = marginalise(find_generator(run), readers, data, paper_grid(), progress=True)
-    found = {member: said[member.name] for member in made}
-    return found | offsets(found)
+        key = (run.generator, run.setting, run.testset, run.effect)
+        for q in ("uniform", "empirical") if run.is_main else ("uniform",):
+            estimates.append(((*key, q), study_run(run, folder=folder, q=q, replicates=2)))
+    return write_table(_estimates(estimates), out / _ESTIMATES)
 
 
 def trial_terms(preset: Preset) -> dict[str, object]:
@@ -141,29 +94,12 @@ def collect_soundness(
     terms["classifiers"] = {name: probe.obtain() for name, probe in probes(preset).items()}
     truth, audited, tables = terms["truth"], terms["audited"], {SOUNDNESS: [], NOISE: []}
     for seed in seeds:
-        model, name = GeneratorRecipe(preset, seed=seed).obtain(), f"learned-{seed}"
+        model, name = DetailedRecipe(preset, seed=seed).obtain(), f"detailed-{seed}"
         found = soundness(model, data, floor=Derived(truth, fresh_detector), **terms)
         tables[SOUNDNESS].append(found.assign(generator=name))
         found = generator_noise(model, more, audited, truth=truth, draws=draws)
         tables[NOISE].append(found.assign(generator=name))
     return [write_table(pd.concat(every), out / name) for name, every in tables.items()]
-
-
-def collect_readings(
-    preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 300
-) -> Path:
-    """Try what may be held as the noise of an image, on validation patients of hospital C.
-
-    ``exogenous`` holds the code itself, ``regressed`` what the parents do not say of it: the same
-    trainings, read in two ways. ``conditional`` has a prior of its own, learned in training.
-    """
-    data, terms = parts("C", preset)["validation"].take(range(patients)), trial_terms(preset)
-    terms |= {"axioms": ["faithfulness"], "effects": ["direct"], "beside": ["identity"]}
-    tried = []
-    for seed, reading in product(seeds, ("exogenous", "regressed", "conditional")):
-        table = soundness(_read_as(reading, preset, seed), data, classifiers={}, **terms)
-        tried.append(table.assign(reading=reading, seed=seed, patients=patients))
-    return write_table(pd.concat(tried), out / _READINGS)
 
 
 def collect_leak(preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 2000) -> Path:
@@ -195,31 +131,10 @@ def collect_support(
     patients of its own.
     """
     made = {"oracle": phantom_cohort("C", preset).oracle}
-    made |= {f"learned-{seed}": GeneratorRecipe(preset, seed=seed).obtain() for seed in seeds}
+    made |= {f"detailed-{seed}": DetailedRecipe(preset, seed=seed).obtain() for seed in seeds}
     data = held_out("C", preset, "balanced").take(range(patients))
     real, reader = parts("C", preset)["test"], probes(preset)["effusion"].obtain()
     return write_table(support_table(made, data, real, paper_grid(), reader), out / SUPPORT)
-
-
-def _read_as(reading: str, preset: Preset, seed: int) -> DeepSCM:
-    """The generator of a seed with one reading of the noise of an image."""
-    prior = "conditional" if reading == "conditional" else "regressed"
-    made = replace(preset, image=replace(preset.image, prior=prior))
-    model = GeneratorRecipe(made, seed=seed).obtain(progress=True)
-    if reading == "exogenous":
-        model.image.drift.zero_()
-    return model
-
-
-def _judge_known(studies: Mapping[_Key, Study]) -> pd.DataFrame:
-    """Judge the claims about which there are studies, and leave the others out."""
-    known = []
-    for claim in read_design()["claims"]:
-        with suppress(KeyError):
-            known.append(verdicts(studies, only=claim["id"]))
-    if not known:
-        raise InputError("there are no studies about any claim")
-    return pd.concat(known)
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> Path:
@@ -252,8 +167,8 @@ def learned_studies(
 
     Example:
         >>> found = learned_studies("C->C")
-        >>> list(found), found["learned-0"].column("S_var", "basic").shape
-        (['learned-0', 'learned-1', 'learned-2'], (3, 1))
+        >>> list(found), found["detailed-0"].column("S_var", "basic").shape
+        (['detailed-0', 'detailed-1'], (5, 1))
     """
     if not (folder / _ESTIMATES).is_file():
         return {}
@@ -271,31 +186,50 @@ def _as_study(rows: pd.DataFrame) -> Study:
 
 
 def learned_claims(*, folder: Path = RESULTS) -> pd.DataFrame:
-    """Every claim with learned generators: the mean over generators, and all their intervals.
-
-    What the intervals are compared with is read from the design, not from the table. The intervals
-    of the table that comes with the project are of an earlier rule, which resampled trainings: the
-    predictions that they rest on were not kept.
+    """Every claim with learned generators, whose intervals are over trainings alone.
 
     Returns:
-        Columns ``claim, setting, item, learned, learned low, learned high, learned verdict``: the
-        interval reaches from the lowest lower to the highest upper end of any generator.
+        Columns ``claim, setting, item, learned, learned verdict``: the mean over the generators,
+        and the verdict of all of them, or ``"differ"``.
     """
-    frame = pd.read_csv(folder / _CLAIMS)
-    claims = {claim["id"]: claim for claim in read_design()["claims"]}
-    keys, ends = ["claim", "setting", "item"], ["learned low", "learned high"]
-    found = frame.assign(tied=frame.verdict == TIED).groupby(keys, sort=False)
-    found = found.agg({"estimate": "mean", "low": "min", "high": "max", "tied": "all"})
-    found = found.set_axis(["learned", *ends, "tied"], axis=1).reset_index()
-    found["learned verdict"] = [
-        verdict(claims[claim], item, low, high, tied=tied)
-        for claim, item, low, high, tied in found[["claim", "item", *ends, "tied"]].to_numpy()
+    every = {run.generator for run in learned_runs(preset("book"))}
+    judged = [verdicts(_studies_of(name, folder)) for name in sorted(every)]
+    keys = ["claim", "setting", "item"]
+    found = pd.concat(judged).groupby(keys, sort=False)
+    said = found.verdict.agg(lambda some: some.iloc[0] if some.nunique() == 1 else "differ")
+    both = {"learned": found.estimate.mean(), "learned verdict": said}
+    return pd.DataFrame(both).reset_index()
+
+
+def _studies_of(generator: str, folder: Path) -> dict[_Key, Study]:
+    """What one learned generator found, and beside it what needs no generator."""
+    found = {}
+    for run in learned_runs(preset("book")):
+        if run.generator == generator:
+            own = learned_studies(run.setting, run.testset, effect=run.effect, folder=folder)
+            found[run.setting, run.testset, run.effect] = own[generator]
+    for run in all_runs(preset("book")):
+        if run.is_main:
+            found[run.setting, run.testset, "observed"] = read_observed(run)
+    return found | {("C->C", "balanced", "hidden"): hidden_study()}
+
+
+def hidden_study(labels: str = "imputed by a classifier") -> Study:
+    """The responses of predictors where the generator is told imputed labels, in ``C->C``."""
+    frame = pd.read_csv(RESULTS / LABEL_FREE).query("preset == 'book' and labels == @labels")
+    return _as_study(frame[[*KEYS, "S_var_sex", "S_var_age"]])
+
+
+def learned_runs(preset: Preset, seeds: Iterable[int] = range(2)) -> list[Run]:
+    """The runs of learned generators: all on the test sets of the settings, the first on others.
+
+    Those are the sets that share a shortcut, and the total effect in the first setting.
+    """
+    every = [run for seed in seeds for run in all_runs(preset, f"detailed-{seed}")]
+    first = every[0].generator
+    return [
+        run
+        for run in every
+        if run.is_main
+        or (run.generator == first and (run.effect == "direct" or run.setting == "C->C"))
     ]
-    return found.drop(columns="tied")
-
-
-def learned_runs(preset: Preset, seeds: Iterable[int]) -> list[Run]:
-    """The runs of learned generators: the first on all test sets, the others on the settings'."""
-    runs = [run for seed in seeds for run in all_runs(preset, f"learned-{seed}")]
-    first = runs[0].generator
-    return [run for run in runs if first == run.generator or run.testset == run.where.testset]

@@ -15,10 +15,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
-from cfbook.study.learned import RESULTS, trial_terms, write_table
+from cfbook.study.learned import LABEL_FREE, RESULTS, trial_terms, write_table
 from cfbook.study.partial import PartialRecipe
-from cfbook.study.presets import Preset
-from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
+from cfbook.study.presets import Preset, preset
+from cfbook.study.recipes import DetailedRecipe, PredictorRecipe, probes
 from cfbook.study.runs import KEYS, PredictorId, Run
 from cfbook.study.statistics import study_predictions
 from cfchest.data import Dataset
@@ -38,7 +38,7 @@ from cfscm.soundness.distances import agreement
 
 CURVE, FIFTH, IMPUTED = "missing_curve.csv", "missing_labels.csv", "missing_imputed.csv"
 HIDDEN, ABLATION = "missing_metrics.csv", "missing_regularised.csv"
-EXAMPLES, LABEL_FREE = "missing_examples.safetensors", "label_free.csv"
+EXAMPLES = "missing_examples.safetensors"
 _COLUMNS = ["preset", "generator", "labels", "right", "patients", *KEYS]
 _RESPONSES = ["S_var_sex", "S_var_age", "score_sex", "score_age"]
 
@@ -143,6 +143,11 @@ def label_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
     """A fifth of the labels, with images that have none and without, and beside them all labels."""
     kinds = ({}, {"unlabelled": False}, {"fraction": 1.0})
     return [PartialRecipe(preset, seed=seed, **kind) for seed in seeds for kind in kinds]
+
+
+def kept_recipe() -> PartialRecipe:
+    """The generator from a fifth of the labels that comes with the project."""
+    return PartialRecipe(preset("curve"))
 
 
 def trust_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
@@ -310,9 +315,9 @@ def _guessers(preset: Preset) -> tuple[str, dict[str, Generator]]:
     everybody for healthy.
     """
     if preset.name == "curve":
-        recipe = PartialRecipe(preset, gradient="earlier")  # the one that is kept
+        recipe = PartialRecipe(preset)
         return recipe.name, {"imputed by the generator": recipe.obtain()}
-    recipe, reader = GeneratorRecipe(preset), probes(preset)["effusion"].obtain()
+    recipe, reader = DetailedRecipe(preset), probes(preset)["effusion"].obtain()
     model = recipe.obtain()
     return recipe.name, {
         "imputed by a classifier": _Guessing(model, guess=lambda x: (reader(x, {}) > 0).float()),
@@ -325,8 +330,8 @@ def collect_label_free(preset: Preset, path: Path) -> Path:
 
     Effusion is a parent of the image, so abduction is told the label, and a metric that needs no
     label still used it. Here the label is hidden from the generator and imputed for everyone. In
-    setting ``C->C``, on its balanced test set, with the predictors of the first training. The
-    gaps of mean scores within a label need recorded labels, and do not depend on the generator.
+    setting ``C->C``, on its balanced test set. The gaps of mean scores within a label need recorded
+    labels, and do not depend on the generator.
 
     The table, in which rows of other presets stay, has one row for each predictor and source of
     the label, with ``right``, the share of the labels that are as recorded.
@@ -336,7 +341,7 @@ def collect_label_free(preset: Preset, path: Path) -> Path:
     readers = {
         member: recipe.obtain()
         for member, recipe in Run(preset, "C->C", "balanced").recipes().items()
-        if member.seed == 0 and not member.family.startswith("control")
+        if not member.family.startswith("control")
     }
     name, ways = _guessers(preset)
     recorded = _answers(next(iter(ways.values())), readers, data, data)
@@ -382,10 +387,10 @@ def label_free_table() -> pd.DataFrame:
         ['recorded', 'imputed by a classifier']
     """
     frame, rows = pd.read_csv(RESULTS / LABEL_FREE), []
-    for (preset, labels), own in frame.groupby(["preset", "labels"], sort=False):
-        first = frame[(frame.preset == preset) & (frame.labels == "recorded")].set_index(KEYS)
+    for (size, labels), own in frame.groupby(["preset", "labels"], sort=False):
+        first = frame[(frame.preset == size) & (frame.labels == "recorded")].set_index(KEYS)
         about = own.iloc[0][["generator", "right", "patients"]].to_dict()
-        row = {"preset": preset, "labels": labels} | about | {"predictors": len(own)}
+        row = {"preset": size, "labels": labels} | about | {"predictors": len(own)}
         own = own.set_index(KEYS)
         for name in ("sex", "age"):
             spread, score = own[f"S_var_{name}"], own[f"score_{name}"]

@@ -32,6 +32,8 @@ class Preset:
         network, training: What a predictor is made of, and how it is trained.
         patients: About how many images a test set has; by default as many as there are.
         trainings: How often each predictor is trained, with the seeds 0, 1, ...
+        weak: Strengths of the bias by sex below those of the paper.
+        observed: On how many further patients everything is computed that needs no counterfactual.
         image, mechanisms: What the mechanisms of a generator are made of, for the image and for
             its parents.
         fitting, objective: How it is trained, and what its training minimises.
@@ -51,6 +53,8 @@ class Preset:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     patients: int | None = None
     trainings: int = 3
+    weak: tuple[float, ...] = ()
+    observed: int = 12_000
     image: ImageConfig = field(default_factory=ImageConfig)
     mechanisms: MechanismConfig = field(default_factory=MechanismConfig)
     fitting: FittingConfig = field(default_factory=FittingConfig)
@@ -71,7 +75,7 @@ _LATE = Labelled(start=4.0)
 
 _ALL = (
     Preset(
-        "smoke", 32, train=800, validation=200, test=600, patients=200,
+        "smoke", 32, train=800, validation=200, test=600, patients=200, observed=400,
         network=PredictorConfig("effusion", width=8),
         training=TrainingConfig(3),
         image=ImageConfig(widths=(16, 24), code=8, embedding=16, prior="regressed", **_SMALL),
@@ -86,6 +90,7 @@ _ALL = (
     ),
     Preset(
         "book", 64, train=8_000, validation=1_000, test=4_000, patients=1_000, objective=_LATE,
+        trainings=5, weak=(0.1, 0.2, 0.4, 0.6),
         image=_IMAGE,
         fitting=FittingConfig(steps=5_000, batch=32), swift=SwiftConfig(steps=16_000, report=500),
     ),
@@ -126,10 +131,11 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def on(name: str, data: Mapping[str, str], *, trainings: int = 3) -> Preset:
+def on(name: str, data: Mapping[str, str], *, trainings: int | None = None) -> Preset:
     """A preset on folders of real data by their names in :class:`~cfchest.folders.Folders`.
 
-    Without folders it is on the phantom.
+    Without folders it is on the phantom. Predictors are trained as often as the preset says, or as
+    is asked for.
 
     Example:
         >>> on("smoke", {}).folders is None, on("smoke", {"chexpert": "DIR"}).folders.chexpert
@@ -137,5 +143,6 @@ def on(name: str, data: Mapping[str, str], *, trainings: int = 3) -> Preset:
     """
     if unknown := set(data) - {each.name for each in fields(Folders)}:
         raise InputError(f"there is no folder {sorted(unknown)[0]!r}", column="data")
-    found = replace(preset(name), trainings=trainings)
+    found = preset(name)
+    found = found if trainings is None else replace(found, trainings=trainings)
     return replace(found, folders=Folders(**data)) if data else found

@@ -133,8 +133,7 @@ class _NetworkRecipe(Recipe, Generic[_Module]):
         return () if self.folders is None else self.folders.restricted
 
     def _keep(self, module: _Module, path: Path, notes: dict[str, object]) -> None:
-        save = networks.save if isinstance(module, ImageNetwork) else save_model
-        save(module, path, seed=self.seed, notes=notes | marked(self._sources))
+        save_model(module, path, seed=self.seed, notes=notes | marked(self._sources))
 
 
 class _ReaderRecipe(_NetworkRecipe[ImageNetwork]):
@@ -149,6 +148,13 @@ class _ReaderRecipe(_NetworkRecipe[ImageNetwork]):
     load = staticmethod(partial(networks.load, graph=CHEST))
     network: PredictorConfig
     training: TrainingConfig
+
+    def _keep(self, module: ImageNetwork, path: Path, notes: dict[str, object]) -> None:
+        how = {
+            "notes": notes | marked(self._sources),
+            "eight": self.network.architecture == "small",
+        }
+        networks.save(module, path, seed=self.seed, **how)
 
     def _trained(self, path: Path, **where: object) -> tuple[ImageNetwork, dict]:
         """Train it; if that fails, keep the best weights until then as ``*.failed.safetensors``."""

@@ -22,7 +22,12 @@ _RULES = {
     "ECE_q": ERROR,
     "gap_race": replace(ERROR, doubtful_difference=ALWAYS),
     "gap_age": replace(SHARE, doubtful=ALWAYS),
-    "variance_ratio": Rule(0, doubtful=ALWAYS, doubtful_difference=ALWAYS),
+    **dict.fromkeys(
+        ("variance_ratio", "variance_women", "variance_everyone"),
+        Rule(0, doubtful=ALWAYS, doubtful_difference=ALWAYS),
+    ),
+    "gap_coin": SHARE,
+    "marginal_accuracy": Rule(-1, 1),
 }
 
 

@@ -146,12 +146,14 @@ class Run(Recipe):
     def recipes(self) -> dict[PredictorId, PredictorRecipe]:
         """How each predictor is made that has to be run; logit offsets are derived from ``basic``.
 
-        Controls are for the direct effect; on a test set that shares a shortcut, for the strongest
-        bias only.
+        Weak biases and controls are for the direct effect; on a test set that shares a shortcut
+        there is a control of the strongest bias only.
         """
         controlled = () if self.effect == "total" else STRENGTHS if self.is_main else STRENGTHS[-1:]
+        weak = self.preset.weak if self.effect == "direct" else ()
+        ladders = {"sex": (*weak, *STRENGTHS), "age": STRENGTHS}
         kinds = [("basic", 0.0)]
-        for family, strength in product(self.families, STRENGTHS):
+        for family, strength in ((one, s) for one in self.families for s in ladders[one]):
             kinds.append((family, strength))
             kinds += [(f"control {family}", strength)] if strength in controlled else []
         return {
@@ -233,7 +235,7 @@ def fill(
         given = found[member.name]
         facts = given.provenance | asdict(member) | {"recipe": recipe.digest}
         found[member.name] = replace(given, provenance=facts)
-    save_all(found, out)
+    save_all(found, out, half=True)
     shutil.rmtree(shards)
     return out
 

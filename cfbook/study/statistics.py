@@ -37,6 +37,7 @@ from cfcore.resampling import Resampling, check_resampling, replicate
 _BINS = 10
 _SUPPORT = 0.03  # of the patients, near a world that is not left out: 30 of 1,000
 _SMALLEST = 10  # members of a subgroup whose mean is estimated
+AGES = (30, 50, 80)  # years, at which means over everyone are compared with those of patients
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,11 @@ def study_predictions(
     scores of women and men, of old and young, are apart within a label; ``R_w_sex`` and
     ``R_w_age``, the observed risk weighted by sex or age group within a label, which needs no
     counterfactual; ``ECE_q``, the calibration error over all patients in all worlds;
-    ``variance_ratio``, of the counterfactual to the observed mean of a subgroup; ``null_flip`` and
-    ``null_abs``, what the null intervention alone does. All predictions are of the same patients on
-    the same grid.
+    ``variance_ratio``, ``variance_women`` and ``variance_everyone``, of the counterfactual to the
+    observed mean of a subgroup; ``mean_80`` and the like, the mean score of everyone at that age,
+    and ``mean_80_ill`` and ``mean_80_well`` of those with a label; ``marginal_accuracy``, how much
+    more often decisions are right after marginalisation; ``null_flip`` and ``null_abs``, what the
+    null intervention alone does. All predictions are of the same patients on the same grid.
     """
     first = next(iter(given.values()))
     often = (replicates, rank_replicates)
@@ -147,7 +150,10 @@ def study_predictions(
     weight = torch.cat((torch.ones_like(weight[:1]), weight))  # (1 + B, N)
     few = weight[: 1 + sampling.rank_replicates]
     every = [
-        paper_metrics(p, sampling) | areas(p, few) | _variance_gain(p, few) | responses(p, weight)
+        paper_metrics(p, sampling)
+        | areas(p.logit_obs, p.y, p.parents, few)
+        | _variance_gain(p, few)
+        | responses(p, weight)
         for p in given.values()
     ]
     stacked = {name: np.stack([padded(v[name], replicates) for v in every]) for name in every[0]}
@@ -201,11 +207,16 @@ def paper_metrics(given: Predictions, sampling: Resampling) -> dict[str, np.ndar
     return replicate(given.scores, check_options({}), sampling)
 
 
-def areas(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
-    """The AUC, and its worst gap between the groups of each attribute, each of shape (1 + B,)."""
-    score, y, pa = given.logit_obs, given.y, given.parents
+def areas(
+    score: Tensor, y: Tensor, pa: Mapping[str, Tensor], weight: Tensor
+) -> dict[str, np.ndarray]:
+    """The AUC, and its worst gap between the groups of each attribute, each of shape (1 + B,).
+
+    ``gap_coin`` is the gap between two halves of the patients that mean nothing.
+    """
     strata = {name: (pa[name], len(CHEST[name].values)) for name in ("sex", "race")}
-    strata["age"] = (_age_groups(given), len(AGE_GROUPS))
+    strata["age"] = (_age_groups(pa["age"]), len(AGE_GROUPS))
+    strata["coin"] = (torch.from_numpy(np.random.default_rng(0).integers(2, size=len(y))), 2)
     every = {name: stratified_auc(score, y, *own, weight) for name, own in strata.items()}
     found = {"AUC": auc(score, y, weight)}
     found |= {f"gap_{name}": worst_gap(by_group) for name, by_group in every.items()}
@@ -213,9 +224,9 @@ def areas(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     return {name: values.numpy() for name, values in found.items()}
 
 
-def _age_groups(given: Predictions) -> Tensor:
+def _age_groups(age: Tensor) -> Tensor:
     """The age group of each patient, shape (N,)."""
-    return torch.tensor(age_group(pd.Series(given.parents["age"].numpy())).to_numpy())
+    return torch.tensor(age_group(pd.Series(age.numpy())).to_numpy())
 
 
 def stratified_auc(
@@ -265,12 +276,25 @@ def responses(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     share = weight / weight.sum(dim=1, keepdim=True)
     found = {name: share @ values for name, values in rows.items()}
     found["ECE_q"] = pooled_calibration(p, given.y, given.q, share)
-    sex, age = given.parents["sex"], given.parents["age"]
-    found["score_sex"] = _score_gap(observed, given.y, (sex == 1, sex != 1), weight)
-    found["score_age"] = _score_gap(observed, given.y, (age > 65, age < 45), weight)
-    loss = cross_entropy_from_logits(given.logit_obs.double(), given.y)
-    for name, group, groups in (("sex", sex, 2), ("age", _age_groups(given), len(AGE_GROUPS))):
-        own = inverse_weights(group, given.y, groups, weight)
+    right = [(score > 0.5) == given.y for score in (p @ given.q.double(), observed)]
+    found["marginal_accuracy"] = share @ (right[0].double() - right[1].double())
+    found |= {} if given.draws else _age_means(given, p, share)
+    found = {name: values.numpy() for name, values in found.items()}
+    return found | without_worlds(given.logit_obs, given.y, given.parents, weight)
+
+
+def without_worlds(
+    logit: Tensor, y: Tensor, pa: Mapping[str, Tensor], weight: Tensor
+) -> dict[str, np.ndarray]:
+    """How the scores of observed images differ between groups, and their weighted risks."""
+    observed, sex, age = logit.double().sigmoid(), pa["sex"], pa["age"]
+    found = {
+        "score_sex": _score_gap(observed, y, (sex == 1, sex != 1), weight),
+        "score_age": _score_gap(observed, y, (age > 65, age < 45), weight),
+    }
+    loss = cross_entropy_from_logits(logit.double(), y)
+    for name, group, groups in (("sex", sex, 2), ("age", _age_groups(age), len(AGE_GROUPS))):
+        own = inverse_weights(group, y, groups, weight)
         found[f"R_w_{name}"] = mean_score(own, loss)
     return {name: values.numpy() for name, values in found.items()}
 
@@ -343,20 +367,45 @@ def _variance_gain(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     from its members as observed, or from everyone in that world
     (:func:`~cfbook.theory.estimators.observational_mean`, of which everyone is a member). The
     ``variance_ratio`` is the largest over the subgroups of ten members or more in each sample,
-    shape (B,): where the gain is least.
+    shape (B,): where the gain is least. For women everyone is made a woman at the age of the grid
+    that is nearest to their own; for everyone, who is compared as a check, only the age is set.
     """
     largest = np.full(len(weight), np.nan)
+    names = ("variance_ratio", "variance_women", "variance_everyone")
     if given.draws:
-        return {"variance_ratio": largest}
-    nearest = Grid(given.grid).nearest({name: given.parents[name] for name in given.grid})
+        return dict.fromkeys(names, largest)
+    grid, own = Grid(given.grid), {name: given.parents[name] for name in given.grid}
+    nearest = grid.nearest(own)
     observed, p = (logit.double().sigmoid() for logit in (given.logit_obs, given.logit_cf))
     mean = torch.vmap(observational_mean, in_dims=(None, 0))
+
+    def ratio(moved: Tensor, members: Tensor) -> np.ndarray:
+        some = mean(observed[members], weight[:, members])
+        return (mean(moved, weight).variance / some.variance).numpy()
+
     for k in range(p.shape[1]):
-        own = (nearest == k).nonzero()[:, 0]
-        if len(own) >= _SMALLEST:
-            ratio = mean(p[:, k], weight).variance / mean(observed[own], weight[:, own]).variance
-            largest = np.fmax(largest, ratio.numpy())
-    return {"variance_ratio": largest}
+        members = (nearest == k).nonzero()[:, 0]
+        if len(members) >= _SMALLEST:
+            largest = np.fmax(largest, ratio(p[:, k], members))
+    found, rows = {"variance_ratio": largest}, torch.arange(len(p))
+    women, everyone = (own["sex"] == 1).nonzero()[:, 0], rows
+    as_women = grid.nearest(own | {"sex": torch.ones_like(own["sex"])})
+    found["variance_women"] = ratio(p[rows, as_women], women)
+    found["variance_everyone"] = ratio(p[rows, nearest], everyone)
+    return found
+
+
+def _age_means(given: Predictions, p: Tensor, share: Tensor) -> dict[str, Tensor]:
+    """The mean score of everyone in the worlds of an age, of all and of those with a label."""
+    y = given.y.double()[:, None]
+    score = torch.stack([p[:, given.grid["age"] == age].mean(dim=1) for age in AGES], dim=1)
+    every, ill, sick = (share @ each for each in (score, score * y, y))
+    found = {}
+    for number, age in enumerate(AGES):
+        found[f"mean_{age}"] = every[:, number]
+        found[f"mean_{age}_ill"] = ill[:, number] / sick[:, 0]
+        found[f"mean_{age}_well"] = (every - ill)[:, number] / (1 - sick[:, 0])
+    return found
 
 
 def _score_gap(score: Tensor, y: Tensor, groups: tuple[Tensor, Tensor], weight: Tensor) -> Tensor:

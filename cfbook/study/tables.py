@@ -9,8 +9,8 @@ import pandas as pd
 from cfbook import notation
 from cfbook.printed_tables import published, read_tables
 from cfbook.production.prose import count
-from cfbook.study.claims import STEPS, transitions
 from cfbook.study.learned import learned_studies
+from cfbook.study.orders import STEPS, transitions
 from cfbook.study.presets import preset
 from cfbook.study.rules import training_reach
 from cfbook.study.runs import Run

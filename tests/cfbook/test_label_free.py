@@ -9,7 +9,7 @@ import torch
 
 from cfbook.study import missing_labels
 from cfbook.study.cohorts import parts
-from cfbook.study.learned import _ESTIMATES, RESULTS
+from cfbook.study.learned import _ESTIMATES, LABEL_FREE, RESULTS
 from cfbook.study.presets import preset
 from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
 from cfbook.study.runs import KEYS
@@ -47,12 +47,12 @@ def test_the_table_keeps_other_presets_and_shows_all_sources(
 ) -> None:
     monkeypatch.setattr(PredictorRecipe, "obtain", untrained_reader)
     pd.DataFrame({"preset": ["other", "smoke"], "labels": "old"}).to_csv(
-        tmp_path / missing_labels.LABEL_FREE, index=False
+        tmp_path / LABEL_FREE, index=False
     )
     words = ["missing", "--preset", "smoke", "--part", "label-free", "--out", str(tmp_path)]
     assert main(words) == 0
 
-    table = pd.read_csv(tmp_path / missing_labels.LABEL_FREE)
+    table = pd.read_csv(tmp_path / LABEL_FREE)
     assert table.preset.value_counts().to_dict() == {"other": 1, "smoke": 21}
     assert table.labels.nunique() == 4
     assert table[table.preset == "smoke"].groupby(KEYS)["score_sex"].nunique().eq(1).all()
@@ -60,10 +60,10 @@ def test_the_table_keeps_other_presets_and_shows_all_sources(
 
 def test_the_kept_table_is_of_the_generator_and_predictors_of_the_experiments() -> None:
     """With recorded labels it repeats the estimates that the claim was judged by."""
-    table = pd.read_csv(RESULTS / missing_labels.LABEL_FREE)
+    table = pd.read_csv(RESULTS / LABEL_FREE)
     ours = table[(table.preset == "book") & (table.labels == "recorded")].set_index(KEYS)
     known = pd.read_csv(RESULTS / _ESTIMATES).query(
-        "generator == 'learned-0' and setting == 'C->C' and testset == 'balanced'"
+        "generator == 'detailed-0' and setting == 'C->C' and testset == 'balanced'"
         " and effect == 'direct' and q == 'uniform'"
     )
     gap = (
@@ -71,12 +71,12 @@ def test_the_kept_table_is_of_the_generator_and_predictors_of_the_experiments() 
         - known.set_index(KEYS).loc[ours.index, missing_labels._RESPONSES]
     )
 
-    assert len(ours) == 7 and gap.abs().max(axis=None) < 5e-6
+    assert len(ours) == 55 and gap.abs().max(axis=None) < 5e-6
 
 
 def test_the_claim_is_summed_up_by_source_of_the_label() -> None:
     found = missing_labels.label_free_table().set_index(["preset", "labels"])
-    table = pd.read_csv(RESULTS / missing_labels.LABEL_FREE).set_index(["preset", "labels"])
+    table = pd.read_csv(RESULTS / LABEL_FREE).set_index(["preset", "labels"])
     healthy = table.loc[("book", "everybody taken for healthy")]
     recorded = table.loc[("book", "recorded")]
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from cfbook.study import runs
 from cfbook.study.cohorts import parts
 from cfbook.study.partial import PartialRecipe
 from cfbook.study.presets import Preset, preset
-from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
+from cfbook.study.recipes import DetailedRecipe, GeneratorRecipe, PredictorRecipe, probes
 from cfbook.study.runs import Run, all_recipes, all_runs, predictions
 from cfchest.data import Dataset
 from cfchest.folders import Folders
@@ -58,14 +57,12 @@ def test_everything_of_the_phantom_is_named_without_drawing_anybody() -> None:
 def test_everything_that_comes_with_the_project_is_found_without_drawing_anybody() -> None:
     folder = ROOT / "data"
     here = [folder / "predictions" / run.file for run in all_runs(BOOK)]
-    here += [folder / "generators" / GeneratorRecipe(BOOK).file]
+    here += [folder / "generators" / DetailedRecipe(BOOK, seed=seed).file for seed in (0, 1)]
     here += [folder / "judges" / probe.file for probe in probes(BOOK).values()]
     kept = {path.name for path in (folder / "predictors").glob("*.safetensors")}
 
     assert [path for path in here if not path.is_file()] == []
-    biased = product(("sex", "age"), runs.STRENGTHS)
-    first = [PredictorRecipe(BOOK), *(PredictorRecipe(BOOK, "C", *bias) for bias in biased)]
-    assert {recipe.file for recipe in first} <= kept <= set(all_recipes(BOOK))
+    assert kept == set(all_recipes(BOOK)) and len(kept) == 2 * 5 * 17
     assert {path.name for path in (folder / "predictions").iterdir()} == {p.name for p in here[:10]}
 
 
@@ -98,16 +95,16 @@ def test_fewer_trainings_are_the_first_of_those_that_are_kept(
 ) -> None:
     monkeypatch.setattr(runs, "fill", None)
     for run in all_runs(replace(BOOK, trainings=trainings)):
-        all_three = predictions(replace(run, preset=BOOK))
+        every = predictions(replace(run, preset=BOOK))
         found = predictions(run)
         assert {member.seed for member in found} == set(range(trainings))
-        assert list(found) == [member for member in all_three if member.seed < trainings]
+        assert list(found) == [member for member in every if member.seed < trainings]
         for member, given in found.items():
-            assert torch.equal(given.logit_cf, all_three[member].logit_cf)
+            assert torch.equal(given.logit_cf, every[member].logit_cf)
 
 
 def test_a_table_of_other_facts_is_not_taken(tmp_path: Path) -> None:
-    for other in (replace(BOOK, trainings=4), replace(BOOK, patients=999)):
+    for other in (replace(BOOK, trainings=6), replace(BOOK, patients=999)):
         assert runs._kept_file(Run(other, "C->C", "balanced"), [runs._COMMITTED]) is None
     run = Run(BOOK, "C->C", "balanced")
     exact, more = (replace(run, preset=replace(BOOK, trainings=n)).file for n in (2, 3))

@@ -1,9 +1,6 @@
 """What learned generators do to the tables, at the smallest size."""
 
-import shutil
-from contextlib import suppress
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +8,16 @@ import pandas as pd
 import pytest
 
 from cfbook.printed_tables import METRICS, published
-from cfbook.study import claims, learned, runs, tables
-from cfbook.study.claims import _criterion, read_design, verdict
+from cfbook.study import learned, orders, runs, tables
+from cfbook.study.claims import VERDICTS
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
 from cfbook.study.learned import RESULTS, learned_studies, trial_terms
 from cfbook.study.presets import preset
-from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe, probes
+from cfbook.study.recipes import DetailedRecipe, probes
 from cfbook.study.runs import PredictorId, Run, all_runs
 from cfbook.study.statistics import study_predictions, study_run
 from cfchest.graph import paper_grid
 from cfchest.phantom.equations import fresh_detector
-from cfcore.checks import InputError
 from cfcore.interventions import Grid
 from cfcore.marginalise import marginalise
 from cfscm.soundness import soundness
@@ -44,8 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        runs = [r for r in all_runs(QUICK, "learned-0") if r.setting == "C->M"]
-        learned.collect(runs, place, replicates=20)
+        runs = [r for r in all_runs(QUICK, "detailed-0") if r.setting == "C->M"]
+        learned.collect(runs, place)
         learned.collect_soundness(QUICK, [0], place, patients=16, noise_patients=16, draws=2)
     return place
 
@@ -62,11 +58,11 @@ def test_estimates_stand_in_the_rows_of_the_paper(folder: Path) -> None:
 
 
 def test_estimates_read_back_are_those_of_the_predictions(folder: Path) -> None:
-    run = next(r for r in all_runs(QUICK, "learned-0") if r.is_main and r.setting == "C->M")
+    run = next(r for r in all_runs(QUICK, "detailed-0") if r.is_main and r.setting == "C->M")
     seen = []
     for q in ("uniform", "empirical"):
         study = study_run(run, folder=folder / runs._FILLED, q=q, replicates=2)
-        kept = learned_studies("C->M", q=q, folder=folder)["learned-0"]
+        kept = learned_studies("C->M", q=q, folder=folder)["detailed-0"]
         assert kept.members == study.members and set(kept.values) == set(study.values)
         for name, values in study.values.items():
             assert np.allclose(kept.values[name], values[:, :1], atol=1e-6, equal_nan=True)
@@ -74,115 +70,44 @@ def test_estimates_read_back_are_those_of_the_predictions(folder: Path) -> None:
     assert seen[0] != seen[1]
 
 
-def test_kept_weights_suffice_for_the_empirical_q(tmp_path: Path, folder: Path) -> None:
-    table = pd.read_csv(folder / learned._ESTIMATES)
-    whole = table[table.q == "empirical"].reset_index(drop=True)
-    biased = ~whole.family.isin(["basic", "logit"])
-    learned.write_table(table[table.q == "uniform"], tmp_path / learned._ESTIMATES)
-    weights = tmp_path / "weights"
-    weights.mkdir()
-    for path in (folder / PredictorRecipe.cache).glob("C-basic-seed0-*"):
-        shutil.copy(path, weights)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(learned, "all_runs", lambda *a: [r for r in all_runs(*a) if "M" in r.setting])
-        learned.collect_kept(QUICK, tmp_path, folder=weights)
-    kept = pd.read_csv(tmp_path / learned._ESTIMATES)
-    kept = kept[kept.q == "empirical"].reset_index(drop=True)
-    pd.testing.assert_frame_equal(kept, whole[~biased].reset_index(drop=True), atol=1e-5)
-
-
 def test_each_choice_stands_beside_uniform_q_with_the_same_trainings() -> None:
-    run, found = Run(preset("book"), "C->C", "balanced"), learned_studies("C->C")["learned-0"]
+    run, found = Run(preset("book"), "C->C", "balanced"), learned_studies("C->C")["detailed-0"]
     few = found.only([0])
     assert few.seeds == [0] and len(few.members) < len(found.members)
 
-    empirical, total = tables.learned_variants(run, found, ["S_var"]).items()
+    empirical, total = tables.learned_variants(run, few, ["S_var"]).items()
 
     assert "Empirical q" in empirical[0] and empirical[0].endswith("predictors: 0.")
-    assert "Total effect" in total[0] and total[0].endswith("predictors: 0, 1, 2.")
-    shown = empirical[1].loc["sex 0.95", ("S_var", "uniform q")]
-    assert shown == f"{few.column('S_var', 'sex', 0.95)[0, 0]:.4f}"
+    assert "Total effect" in total[0] and total[0].endswith("predictors: 0.")
+    both = [
+        one.only([0]).column("S_var", "sex", 0.95)[0, 0] for one in learned_studies("C->C").values()
+    ]
+    assert empirical[1].loc["sex 0.95", ("S_var", "uniform q")] == f"{np.mean(both):.4f}"
     elsewhere = tables.learned_variants(replace(run, setting="M->M"), found, ["S_var"])
-    assert [title.split(" beside")[0] for title in elsewhere] == ["Total effect"]
+    assert [title.split(" beside")[0] for title in elsewhere] == ["Empirical q"]
 
 
 def test_learned_generators_stand_beside_the_oracle_of_the_same_preset_alone() -> None:
-    run, found = Run(preset("book"), "C->C", "balanced"), learned_studies("C->C")["learned-0"]
+    run, found = Run(preset("book"), "C->C", "balanced"), learned_studies("C->C")["detailed-0"]
     alone = found.only([1])
 
-    assert [one.seeds for one in tables.learned_of(run, alone).values()] == [[1]] * 3
-    assert list(tables.learned_of(replace(run, testset="shares-sex"), found)) == ["learned-0"]
+    assert [one.seeds for one in tables.learned_of(run, alone).values()] == [[1]] * 2
+    assert list(tables.learned_of(replace(run, testset="shares-sex"), found)) == ["detailed-0"]
     assert tables.learned_of(replace(run, preset=preset("smoke")), found) == {}
-    assert tables.learned_of(replace(run, generator="learned-0"), found) == {}
+    assert tables.learned_of(replace(run, generator="detailed-0"), found) == {}
 
 
 def test_transitions_are_counted_for_learned_generators_too(folder: Path) -> None:
-    study = learned_studies("C->M", folder=folder)["learned-0"]
+    study = learned_studies("C->M", folder=folder)["detailed-0"]
     table = tables.counted(study, ["R_IE"])
-    assert table.loc["CTC"].item() == claims.transitions(study, "R_IE").mean()
+    assert table.loc["CTC"].item() == orders.transitions(study, "R_IE").mean()
     assert table.drop("CTC").equals(tables.means(study, ["R_IE"]))
-
-
-def test_claims_without_studies_are_left_out(folder: Path) -> None:
-    found = learned.learned_claims(folder=folder)
-    assert set(found.setting) == {"C->M"}
-    assert "variance-reduction" in set(found.claim)
-    assert "blind-spot" not in set(found.claim)
-    with pytest.raises(InputError, match="no studies"):
-        learned._judge_known({})
-
-
-def test_the_widest_interval_decides(tmp_path: Path) -> None:
-    rows = {"claim": "risk-order", "setting": "C->C", "item": "R_IE - R_orig", "verdict": "any"}
-    ends = [(0.5, 0.1, 0.9), (0.3, -0.1, 0.7)]
-    frame = pd.DataFrame([rows | {"estimate": e, "low": a, "high": b} for e, a, b in ends])
-    learned.write_table(frame, tmp_path / learned._CLAIMS)
-    found = learned.learned_claims(folder=tmp_path).iloc[0]
-    assert (found["learned"], found["learned low"], found["learned high"]) == (0.4, -0.1, 0.9)
-    assert found["learned verdict"] == "inconclusive"
 
 
 def test_small_numbers_survive_a_table(tmp_path: Path) -> None:
     frame = pd.DataFrame({"threshold": [1e-12, 0.5], "share": [1 / 3, 123.456]})
     path = learned.write_table(frame, tmp_path / "table.csv")
     assert np.allclose(pd.read_csv(path), frame, rtol=1e-5, atol=0)
-
-
-def ties() -> set[tuple[str, str, str, str]]:
-    """Generator, claim, setting and item of comparisons in which both metrics are at their best."""
-    studies: dict[str, dict] = {}
-    for name, setting in runs.SETTINGS.items():
-        for testset, effect in product((setting.testset, *setting.shared), ("direct", "total")):
-            for who, found in learned_studies(name, testset, effect=effect).items():
-                studies.setdefault(who, {})[name, testset, effect] = found
-    every = set()
-    for (who, known), claim in product(studies.items(), read_design()["claims"]):
-        with suppress(KeyError):
-            outcomes = claims.outcomes(claim, known)
-            every |= {(who, claim["id"], where, o.item) for where, o, _ in outcomes if o.tied}
-    return every
-
-
-def test_every_stored_verdict_follows_from_its_interval_and_the_design() -> None:
-    table = pd.read_csv(RESULTS / learned._CLAIMS)
-    by_name, tied = {claim["id"]: claim for claim in read_design()["claims"]}, ties()
-    assert len(table) > 300 and len(tied) > 0
-    for row in table.itertuples():
-        claim = by_name[row.claim]
-        threshold, above = _criterion(claim, row.item)
-        assert (row.threshold, row.direction == "above") == (threshold, above), row
-        same = (row.generator, row.claim, row.setting, row.item) in tied
-        assert row.verdict == verdict(claim, row.item, row.low, row.high, tied=same), row
-
-
-def test_verdicts_read_back_are_those_that_were_stored() -> None:
-    table = pd.read_csv(RESULTS / learned._CLAIMS)
-    read = learned.learned_claims().set_index(["claim", "setting", "item"])["learned verdict"]
-    stored = table.groupby(["claim", "setting", "item"], sort=False).verdict.agg(set)
-    agreed = stored[stored.str.len() == 1].str.join("")
-    assert len(agreed) > 80
-    assert read[agreed.index].to_dict() == agreed.to_dict()
 
 
 def test_soundness_tells_of_truth_and_noise(folder: Path) -> None:
@@ -192,24 +117,6 @@ def test_soundness_tells_of_truth_and_noise(folder: Path) -> None:
     assert (errors["oracle"] == 0).all() and (errors["identity"] > 0).any()
     noise = pd.read_csv(folder / learned.NOISE)
     assert {"sigma2_gen", "mse", "squared_bias"} <= set(noise.columns)
-
-
-def test_readings_of_the_noise_are_compared_on_the_same_patients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    small = replace(QUICK, image=replace(QUICK.image, latents=(0, 0), prior="regressed"))
-    path = learned.collect_readings(small, [0], tmp_path, patients=12)
-
-    table = pd.read_csv(path)
-    scores = table[table.measure == "score difference"].pivot_table(
-        index=["intervention", "classifier"], columns="reading", values=["value", "identity"]
-    )
-    assert set(scores.columns.levels[1]) == {"exogenous", "regressed", "conditional"}
-    assert (scores["identity"].nunique(axis=1) == 1).all()
-    assert (scores["value"].nunique(axis=1) > 1).all()
-    made = {path.name for path in (tmp_path / GeneratorRecipe.cache).glob("*.safetensors")}
-    assert len(made) == 2  # exogenous and regressed are one training
 
 
 def test_probes_share_no_patient_with_the_experiments() -> None:
@@ -222,7 +129,7 @@ def test_probes_share_no_patient_with_the_experiments() -> None:
 
 def test_committed_weights_reproduce_the_committed_support() -> None:
     book = preset("book")
-    made = {"oracle": phantom_cohort("C", book).oracle, "learned-0": GeneratorRecipe(book).obtain()}
+    made = {"oracle": phantom_cohort("C", book).oracle, "detailed-0": DetailedRecipe(book).obtain()}
     data, real = held_out("C", book, "balanced").take(range(300)), parts("C", book)["test"]
     young = Grid.product({"sex": [0, 1], "age": [20, 30]})
     found = support_table(made, data, real, young, probes(book)["effusion"].obtain())
@@ -237,7 +144,7 @@ def test_committed_weights_reproduce_the_committed_soundness() -> None:
     readers = {name: p.obtain() for name, p in probes(book).items()}
     truth = phantom_cohort("C", book).oracle
     found = soundness(
-        GeneratorRecipe(book, seed=0).obtain(),
+        DetailedRecipe(book, seed=0).obtain(),
         parts("C", book)["test"].take(range(300)),
         classifiers=readers,
         floor=Derived(truth, fresh_detector),
@@ -247,7 +154,7 @@ def test_committed_weights_reproduce_the_committed_soundness() -> None:
     )
     keys = ["axiom", "intervention", "effect", "measure", "classifier"]
     kept = pd.read_csv(RESULTS / learned.SOUNDNESS).fillna({"classifier": ""})
-    kept = kept[kept.generator == "learned-0"].set_index(keys)
+    kept = kept[kept.generator == "detailed-0"].set_index(keys)
     found = found.set_index(keys)
     assert len(found) > 20
     for column in ("value", "identity", "floor"):
@@ -258,23 +165,33 @@ def test_committed_weights_reproduce_the_committed_soundness() -> None:
 
 def test_what_comes_with_the_project_is_found() -> None:
     book = preset("book")
-    for recipe in (GeneratorRecipe(book), *probes(book).values()):
+    for recipe in (DetailedRecipe(book), *probes(book).values()):
         assert (recipe.committed / recipe.file).is_file()
-    assert len(learned_studies("C->M")["learned-0"].kinds) >= 10
-    assert list(learned_studies("C->M")) == ["learned-0", "learned-1", "learned-2"]
-    assert list(learned_studies("C->M", effect="total")) == ["learned-0"]
-    assert list(learned_studies("C->M", q="empirical")) == ["learned-0"]
+    assert len(learned_studies("C->M")["detailed-0"].kinds) >= 10
+    assert list(learned_studies("C->M")) == ["detailed-0", "detailed-1"]
+    assert list(learned_studies("C->C", effect="total")) == ["detailed-0"]
+    assert list(learned_studies("C->M", q="empirical")) == ["detailed-0", "detailed-1"]
+
+
+def test_claims_are_judged_with_each_learned_generator() -> None:
+    found = learned.learned_claims().set_index(["claim", "setting", "item"])
+    expected = [one.column("D_obs", "sex", 0.95) - one.column("D_obs", "control sex", 0.95)
+                for one in learned_studies("C->C").values()]  # fmt: skip
+    row = found.loc[("clinical-decisions", "C->C", "D_obs, sex, 0.95")]
+    assert row["learned"] == pytest.approx(np.mean(expected), abs=1e-6)
+    assert set(found["learned verdict"]) <= {*VERDICTS, "differ"}
+    assert "unbiased-mean" not in found.index.levels[0]  # the total effect in C->M was not drawn
 
 
 def test_committed_weights_reproduce_the_committed_estimates() -> None:
     book = preset("book")
-    run = Run(book, "C->C", "balanced", generator="learned-0")
+    run = Run(book, "C->C", "balanced", generator="detailed-0")
     data = held_out("C", book, "balanced")
     made = {m.name: r for m, r in run.recipes().items() if m == PredictorId("basic", 0.0, 0)}
     readers = {name: recipe.obtain() for name, recipe in made.items()}
     said = marginalise(runs.find_generator(run), readers, data, paper_grid())
     found = study_predictions({PredictorId("basic", 0.0, 0): said["basic 0 seed 0"]}, replicates=2)
-    kept = learned_studies("C->C")["learned-0"]
+    kept = learned_studies("C->C")["detailed-0"]
     row = kept.members.index(PredictorId("basic", 0.0, 0))
     assert set(found.values) == set(kept.values)
     for name, values in found.values.items():

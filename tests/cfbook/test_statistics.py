@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from cfbook.study import runs
-from cfbook.study.claims import transitions
+from cfbook.study.orders import transitions
 from cfbook.study.presets import preset
 from cfbook.study.runs import BETAS, STRENGTHS, PredictorId
 from cfbook.study.statistics import (

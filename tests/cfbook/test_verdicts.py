@@ -10,21 +10,21 @@ import pytest
 
 from cfbook.figures.forest import Bar, forest
 from cfbook.production.verdicts import _ShownClaims
-from cfbook.study.claims import CERTAIN, TIED, VERDICTS, read_design
+from cfbook.study.claims import VERDICTS, read_design
 
 CLAIMS = {claim["id"]: claim for claim in read_design()["claims"]}
 
 
 def a_test(claim: str, verdict: str, item: str = "S_var", **more: object) -> dict[str, object]:
-    known = {"claim": claim, "setting": "C->C", "item": item, "verdict": verdict, "paper": np.nan}
-    known |= {"estimate": 0.25, "low": -0.0014, "high": 0.625, "attainable": np.nan}
-    known |= {"by_seed": (1.0, -1.0), "threshold": 0.0, "direction": "above"}
+    known = {"claim": claim, "setting": "C->C", "item": item, "verdict": verdict, "primary": True}
+    known |= {"estimate": 0.25, "low": -0.0014, "high": 0.625, "attainable": np.nan, "p": 0.2}
+    known |= {"by_seed": (1.0, -1.0), "threshold": 0.0, "direction": "above", "margin": 0.1}
+    known |= {"power": 0.345, "control": np.nan, "control low": np.nan, "control high": np.nan}
     return known | {"learned": 0.75, "learned verdict": "not supported"} | more
 
 
 def shown(*tests: dict[str, object]) -> _ShownClaims:
-    names = dict.fromkeys(test["claim"] for test in tests)
-    claims = tuple(CLAIMS.get(name, {"id": name}) for name in names)
+    claims = tuple(CLAIMS[name] for name in dict.fromkeys(test["claim"] for test in tests))
     return _ShownClaims(pd.DataFrame(list(tests)), claims, "true counterfactuals (oracle)")
 
 
@@ -32,72 +32,49 @@ def html(*tests: dict[str, object]) -> str:
     return shown(*tests)._repr_html_()
 
 
-def test_every_claim_is_told_in_words_for_verdicts_that_exist() -> None:
+def test_every_claim_says_what_follows_from_a_verdict_that_exists() -> None:
     for claim in CLAIMS.values():
-        words = claim["in_words"]
-        assert words.keys() == {"says", "tested", "scale", "when", "so_what"}, claim["id"]
-        assert set(words["when"]) <= set(VERDICTS)
-        assert words["says"].endswith(".") and words["so_what"].endswith(".")
+        assert claim["when"] in VERDICTS
+        assert claim["says"].endswith(".") and claim["so_what"].endswith(".")
 
 
-def test_what_follows_is_said_only_of_the_verdicts_it_was_written_for() -> None:
-    words = CLAIMS["variance-reduction"]["in_words"]
-    same, other = (html(a_test("variance-reduction", v)) for v in (CERTAIN, "inconclusive"))
+def test_what_follows_is_said_only_of_the_verdict_it_was_written_for() -> None:
+    claim = CLAIMS["null-floor"]
+    same, other = (html(a_test("null-floor", v)) for v in (claim["when"], "not supported"))
 
-    assert words["so_what"] in same and words["so_what"] not in other
-    assert "Written for other verdicts" in other
+    assert claim["so_what"] in same and claim["so_what"] not in other
+    assert "Written for another verdict" in other
 
 
-@pytest.mark.parametrize(
-    ("verdict", "chip"),
-    [
-        ("supported", '<span class="chip supported">supported 1</span>'),
-        ("not supported", '<span class="chip not-supported">not supported 1</span>'),
-        ("inconclusive", '<span class="chip inconclusive">inconclusive 1</span>'),
-        (TIED, '<span class="chip tie">tie (both 100 %) 1</span>'),
-        (CERTAIN, '<span class="chip construction">by construction 1</span>'),
-    ],
-)
-def test_a_verdict_is_a_chip_with_a_count(verdict: str, chip: str) -> None:
-    assert chip in html(a_test("null-floor", verdict))
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_verdict_is_a_chip_and_is_counted(verdict: str) -> None:
+    page = html(a_test("risk-order", verdict), a_test("risk-order", "tie", primary=False))
+
+    assert re.search(rf'<span class="chip [a-z-]+">{re.escape(verdict)} 1</span>', page)
+    assert re.search(rf'<p><span class="chip [a-z-]+">{re.escape(verdict)}</span></p>', page)
 
 
 def test_the_page_and_its_text_hold_the_same_numbers() -> None:
-    one = shown(a_test("risk-order", "inconclusive", "R_IE - R_orig", attainable=1.0, paper=2.33))
+    control = {"control": 0.125, "control low": -0.5, "control high": 0.75}
+    one = shown(a_test("risk-order", "tie", "R_IE - R_orig", attainable=1.0, **control))
     rows = re.findall(r"<tbody>\n<tr>(.*?)</tr>", one._repr_html_(), flags=re.DOTALL)
     cells = [re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", rows[-1])]
 
-    numbers = ["0.25", "[−0.0014, 0.62]", "above 0", "1, −1", "1.00", "0.75", "2.33"]
+    numbers = ["0.25", "[−0.0014, 0.62]", "0.200", "34 %", "1, −1", "1.00"]
+    numbers += ["0.12 [−0.50, 0.75]", "0.75"]
     assert [cell for cell in cells if cell in numbers] == numbers
     assert all(number in repr(one) for number in numbers)
 
 
 def test_values_of_the_oracle_and_of_learned_generators_stand_under_their_names() -> None:
-    page = html(a_test("risk-order", "inconclusive"))
+    page = html(a_test("risk-order", "tie"))
     tops = re.findall(r'<th colspan="(\d)" scope="colgroup">(.*?)</th>', page)
 
-    assert tops == [("2", ""), ("5", "true counterfactuals (oracle)"), ("2", "learned generators")]
-
-
-def test_tests_of_another_threshold_or_side_are_drawn_apart() -> None:
-    below = a_test("blind-spot", "supported", "R_orig, sex", direction="below")
-    above = a_test("blind-spot", "supported", "R_IE, sex")
-    page = html(below, above)
-
-    assert page.count('<svg class="forest" ') == 2
-    assert "claimed below 0" in page and "claimed above 0" in page
+    assert tops == [("2", ""), ("6", "true counterfactuals (oracle)"), ("2", "learned generators")]
 
 
 def test_a_reason_why_a_test_cannot_fail_stands_with_its_tests() -> None:
-    for text in (page := shown(a_test("null-floor", CERTAIN)))._repr_html_(), repr(page):
-        assert "the oracle knows the noise" in text
-
-
-def test_a_claim_of_a_readers_own_needs_no_words() -> None:
-    own = {"id": "mine", "where": "here", "claim": "Mine holds.", "test": "ctc"}
-    page = _ShownClaims(pd.DataFrame([a_test("mine", "supported")]), (own,), "oracle")
-
-    assert "1. Mine holds." in page._repr_html_() and "1. Mine holds." in repr(page)
+    assert "the oracle knows the noise" in html(a_test("null-floor", "identity"))
 
 
 def test_marks_lie_where_their_values_do_and_say_which_side_is_claimed() -> None:

@@ -3,7 +3,7 @@ r"""A bank of patients whose worlds are all computed once, from which test sets 
 20,000 patients of hospital C as it is, drawn by a seed of their own: none of them trained,
 stopped or tested anything else in the book. Of each the bank holds what the seven committed
 predictors say of the observed image and in the sixteen worlds of the paper's grid with the oracle;
-of the first 4,000 to 7,000 also with the other generators, for want of time. Of 100,000 further
+of the first 4,000 to 6,000 also with the other generators, for want of time. Of 100,000 further
 patients, by another seed, it holds the observed image alone: pools of 8,000 drawn from 20,000 would
 share two fifths of their patients, and what is found in many of them would be found in one.
 
@@ -11,7 +11,7 @@ share two fifths of their patients, and what is found in many of them would be f
 generator        images
 ================ ================================================================================
 ``oracle``       the truth: the direct effect, other parents and noise held
-``learned``      the committed learned generator of seed 0, direct effect
+``learned``      the first training of the book's generator, direct effect
 ``overdrawn``    :math:`x + 2 (\tilde{x} - x)` with the oracle's :math:`\tilde{x}`, in [0, 1]
 ``wrong graph``  the oracle's total effect, in which lung size follows, taken for the direct one
 ``nothing``      the observed image in every world
@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from cfbook.paths import DATA
 from cfbook.study.presets import Preset
-from cfbook.study.recipes import GeneratorRecipe, PredictorRecipe
+from cfbook.study.recipes import DetailedRecipe, PredictorRecipe
 from cfbook.study.runs import STRENGTHS, PredictorId
 from cfchest.data import Dataset, from_phantom
 from cfchest.graph import paper_grid
@@ -44,7 +44,7 @@ from cfcore.predictions import Predictions, load_all, save_all
 from cfcore.standardise.estimate import Pool
 from cfscm.soundness.baselines import Derived
 
-_PATIENTS = {"oracle": 20_000, "learned": 7_000, "overdrawn": 4_000, "wrong graph": 6_000}
+_PATIENTS = {"oracle": 20_000, "learned": 5_000, "overdrawn": 4_000, "wrong graph": 6_000}
 _OBSERVED = 100_000
 GENERATORS = ("oracle", "learned", "overdrawn", "wrong graph", "nothing")
 _FOLDER = Path("runs") / "bank"
@@ -157,7 +157,7 @@ def fill_bank(preset: Preset, *, most: int | None = None, folder: Path = _FOLDER
     readers = {name: recipe.obtain() for name, recipe in bank_recipes(preset).items()}
     for name in GENERATORS[:-1]:
         generator = {
-            "learned": lambda: GeneratorRecipe(preset).obtain(),
+            "learned": lambda: DetailedRecipe(preset).obtain(),
             "overdrawn": lambda: _Overdrawn(oracle),
         }.get(name, lambda: oracle)()
         effect = "total" if name == "wrong graph" else "direct"
@@ -219,7 +219,8 @@ def keep_example(
     rows = np.arange(test)
     paths = [folder / f"without_{name}.safetensors" for name in ("oracle", "learned", "observed")]
     for path, name in zip(paths[:2], ("oracle", "learned"), strict=True):
-        save_all({p: bank.predictions(name, rows, p) for p in bank.predictors}, path)
+        given = {p: bank.predictions(name, rows, p) for p in bank.predictors}
+        save_all(given, path, half=True)
     others = bank.count("oracle") + np.arange(pool)
     columns = {n: bank.table[n].to_numpy()[others] for n in bank.table.columns.drop("patient")}
     kept = {n: torch.tensor(values, dtype=torch.float32) for n, values in columns.items()}
