@@ -24,7 +24,7 @@ SIDE_BY_SIDE = OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs=$(CORES) $(
 NBVAL := $(NOTEBOOKS:notebooks/%.md=nbval-%)
 REFRESHED := $(NOTEBOOKS:notebooks/%.md=baseline-%)
 
-.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) student slides report without reproduce bench wheel-check serve clean FORCE
+.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) student slides reproduce verify-artefacts bench wheel-check serve clean FORCE
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -100,16 +100,18 @@ student: book ## Write notebooks and book without solutions to _build/student
 slides: setup ## Draw every figure large, for slides, into _build/slides
 	$(BIN)/cfcore slides $(NOTEBOOKS) _build/slides
 
-report: setup ## Audit the phantom with three generators: its report and what each concludes
-	OMP_NUM_THREADS=1 $(BIN)/python -m cfbook.production.phantom_report book/_static/phantom_report.html data/results/phantom_report.csv
+PART ?= 1 2 3 4 5
+REPRODUCE = PATH="$$PWD/$(BIN):$$PATH" $(BIN)/snakemake
 
-without: setup ## Simulate what is known without counterfactuals: its tables, in two hours
-	OMP_NUM_THREADS=1 $(BIN)/python -m cfbook.study.without_counterfactuals.collect data/results
+reproduce: setup ## Make every file below data/ again from nothing, in five parts (PART=3: that one alone)
+	for part in $(PART); do \
+	    $(BIN)/python -m cfbook.production.artefacts clear $$part; \
+	    $(REPRODUCE) part_$$part --cores $(CORES) --rerun-incomplete --rerun-triggers input --config out=data; \
+	done
+	$(BIN)/python -m cfbook.production.artefacts list
 
-PRESET ?= book
-
-reproduce: setup ## Train and marginalise everything from nothing, into runs/ (PRESET=book CORES=2)
-	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --config preset=$(PRESET)
+verify-artefacts: setup ## Compare every file with the manifest, and make a sample of each kind again
+	OMP_NUM_THREADS=1 $(BIN)/python -m cfbook.production.artefacts verify
 
 bench: setup ## Print the performance ratios
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done
