@@ -319,6 +319,7 @@ rule support:
 rule leak:
     input:
         WEIGHTS,
+        AUTOENCODER,
         [ancient(file) for file in KEPT],
     output:
         f"{OUT}/results/leak.csv",

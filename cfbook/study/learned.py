@@ -7,7 +7,6 @@ correlations and claims; and how sound each generator is.
 
 from collections.abc import Iterable, Mapping
 from io import StringIO
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +17,7 @@ from cfbook.study.claims import verdicts
 from cfbook.study.cohorts import held_out, parts, phantom_cohort
 from cfbook.study.observed import read_observed
 from cfbook.study.presets import Preset, preset
-from cfbook.study.recipes import DESIGNS, DetailedRecipe, PredictorRecipe, probes
+from cfbook.study.recipes import DetailedRecipe, GeneratorRecipe, PredictorRecipe, probes
 from cfbook.study.runs import (
     KEYS,
     SETTINGS,
@@ -105,14 +104,14 @@ def collect_soundness(
 def collect_leak(preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 2000) -> Path:
     """Probe the noise of generators, of the oracle, and the image itself, on test patients of C.
 
-    The ``image`` is what a generator that takes it for the noise has; see :func:`.leak_table`. What
-    a flow remembers of the parents themselves is not noise, and is not probed.
+    Of the autoencoder alone the first training is probed. The ``image`` is what a generator that
+    takes it for the noise has; see :func:`.leak_table`. What a flow remembers of the parents
+    themselves is not noise, and is not probed.
     """
     truth = phantom_cohort("C", preset).oracle
-    made = {
-        f"{name}-{seed}": Derived(DESIGNS[name](preset, seed=seed).obtain(), _without_parents)
-        for seed, name in product(seeds, ("learned", "detailed"))
-    }
+    models = {"learned-0": GeneratorRecipe(preset)}
+    models |= {f"detailed-{seed}": DetailedRecipe(preset, seed=seed) for seed in seeds}
+    made = {name: Derived(one.obtain(), _without_parents) for name, one in models.items()}
     made |= {"oracle": truth, "image": Identity(truth)}
     data = parts("C", preset)["test"].take(range(patients))
     return write_table(leak_table(made, data, graph=CHEST), out / LEAK)
