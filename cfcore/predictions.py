@@ -250,9 +250,8 @@ def save_all(
     Patients, labels, parents and grid are written once, the logits stacked. Nothing is pickled,
     the file is written whole or not at all, and the same predictions are the same bytes. They are
     given by the name of the predictor, and refused unless all are of the same patients in the same
-    order, on the same grid and under the same q. Logits may be rounded to half precision, eleven
-    bits of each, for half the space. Those of the null intervention are written only if they differ
-    from the observed ones.
+    order, on the same grid and under the same q. Logits may be rounded to half precision; those of
+    the null intervention are written only if they differ from the observed ones.
     """
     from safetensors.torch import save
 
@@ -307,11 +306,10 @@ def load_all(path: str | Path) -> dict[str, Predictions]:
         if "provenance" in header:  # format 1 had a form of its own for one predictor
             header["predictors"] = {"": header["provenance"]}
             tensors |= {name: tensors[name][None] for name in _LOGITS if name in tensors}
-        logits = {name: tensors.pop(name) for name in _LOGITS if name in tensors}
-        rounded = {of: v.float() for of, v in logits.items() if v.dtype == torch.half}
-        logits |= rounded
         if "null" in header:
-            logits[_NULL] = logits[header["null"]]
+            tensors[_NULL] = tensors[header["null"]]
+        logits = {name: tensors.pop(name) for name in _LOGITS if name in tensors}
+        logits = {of: v.float() if v.dtype == torch.half else v for of, v in logits.items()}
         common = {"patient": header["patient"], "grid": {}, "parents": {}}
         for name, values in tensors.items():
             part, _, own = name.partition(".")

@@ -142,14 +142,13 @@ def _orders(
     """Rank metrics for each replicate, shape (B,), in which each row is ``drawn`` (B, N) times."""
     found = ranked(asked, *p, y, drawn.double() if weight is None else drawn * weight)
     if "tau_b" in asked:
-        if weight is not None:
-            found["tau_b"] = torch.full((len(drawn),), torch.nan, dtype=torch.float64)
-        elif len(drawn) and drawn.shape[1] <= _PAIRS:
+        found["tau_b"] = torch.full((len(drawn),), torch.nan, dtype=torch.float64)
+        if weight is None and len(drawn) and drawn.shape[1] <= _PAIRS:
             found["tau_b"] = kendall_resampled(*p, drawn)
-        else:
-            samples = (torch.repeat_interleave(often) for often in drawn)
-            tau = [kendall(*(groups.take(rows) for groups in p)).item() for rows in samples]
-            found["tau_b"] = torch.tensor(tau, dtype=torch.float64)
+        elif weight is None:
+            for sample, often in enumerate(drawn):
+                rows = torch.repeat_interleave(often)
+                found["tau_b"][sample] = kendall(*(groups.take(rows) for groups in p))
     return found
 
 

@@ -61,7 +61,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class _Mean:
     """A mean over trainings with its standard error, on the scale on which it is judged.
 
     Attributes:
@@ -119,7 +119,7 @@ _FORTH = {"plain": np.asarray, "fisher": _fisher, "log": np.log}
 _BACK = {"plain": np.asarray, "fisher": np.tanh, "log": np.exp}
 
 
-def estimate(values: np.ndarray, scale: str = "plain") -> Estimate:
+def estimate(values: np.ndarray, scale: str = "plain") -> _Mean:
     r"""The mean of a statistic over trainings, with a standard error from two sources.
 
     .. math:: s^2 = \frac{s_\text{trainings}^2}{S} + s_\text{patients}^2, \qquad
@@ -146,14 +146,14 @@ def estimate(values: np.ndarray, scale: str = "plain") -> Estimate:
     patients = drawn.var(ddof=1) if len(drawn) > 1 else 0.0
     total = between + patients
     freedom = min((count - 1) * (total / between) ** 2, _MANY) if between > 0 else _MANY
-    return Estimate(float(trained.mean()), float(np.sqrt(total)), float(freedom), scale)
+    return _Mean(float(trained.mean()), float(np.sqrt(total)), float(freedom), scale)
 
 
-def holm(p: np.ndarray) -> np.ndarray:
+def _holm(p: np.ndarray) -> np.ndarray:
     """P-values after Holm's correction.
 
     Example:
-        >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+        >>> _holm(np.array([0.01, 0.04, 0.03])).tolist()
         [0.03, 0.06, 0.06]
     """
     order, count = np.argsort(p), len(p)
@@ -163,14 +163,14 @@ def holm(p: np.ndarray) -> np.ndarray:
     return found
 
 
-def verdict(claim: _Claim, found: Estimate, p: float, item: str = "") -> str:
+def verdict(claim: _Claim, found: _Mean, p: float, item: str = "") -> str:
     """What the design says of an estimate with a p-value; see ``verdicts`` in it.
 
     Example:
         >>> claim = {"threshold": 0, "margin": 0.1}
-        >>> [verdict(claim, Estimate(x, s, 4), p) for x, s, p in ((1, 0.1, 0.01), (-1, 0.1, 0.01))]
+        >>> [verdict(claim, _Mean(x, s, 4), p) for x, s, p in ((1, 0.1, 0.01), (-1, 0.1, 0.01))]
         ['supported', 'not supported']
-        >>> [verdict(claim, Estimate(0, s, 4), 1.0) for s in (0.01, 0.5)]
+        >>> [verdict(claim, _Mean(0, s, 4), 1.0) for s in (0.01, 0.5)]
         ['tie', 'inconclusive (power)']
     """
     if item in claim.get("identity", {}):
@@ -178,7 +178,7 @@ def verdict(claim: _Claim, found: Estimate, p: float, item: str = "") -> str:
     threshold, margin = claim["threshold"], claim["margin"]
     low, high = (end - threshold for end in found.interval())
     if not low <= high:
-        raise ValueError(f"{claim.get('id', 'claim')}, {item}: no interval, [{low}, {high}]")
+        raise InputError(f"{claim.get('id', 'claim')}, {item}: no interval, [{low}, {high}]")
     inside = -margin < low and high < margin
     if (direction := claim.get("direction", "above")) == "within":
         outside = low > margin or high < -margin
@@ -364,7 +364,7 @@ def _exceeds(study: Study, statistic: str, kind: tuple[str, float]) -> np.ndarra
 
 
 _SCALES = {"gap_correlation": "fisher", "label_free": "fisher", "variance_ratio": "log"}
-TESTS = [name for name in vars(_Tests) if not name.startswith("_")]
+_TESTS = [name for name in vars(_Tests) if not name.startswith("_")]
 
 
 def _asked(claim: _Claim) -> Iterator[dict[str, object]]:
@@ -405,7 +405,7 @@ def verdicts(
     for claim in read_design(design)["claims"]:
         if only not in (None, claim["id"]):
             continue
-        if claim["test"] not in TESTS:
+        if claim["test"] not in _TESTS:
             raise InputError(f"{design}: claim {claim['id']!r} has no test {claim['test']!r}")
         scale = _SCALES.get(claim["test"], "plain")
         for number, spec in enumerate(_asked(claim)):
@@ -433,7 +433,7 @@ def verdicts(
         for item, (claim, _) in zip(frame["item"], estimates, strict=True)
     ]
     counted = frame.primary & ~np.array(sure)
-    frame.loc[counted, "p"] = holm(frame.p[counted].to_numpy())
+    frame.loc[counted, "p"] = _holm(frame.p[counted].to_numpy())
     frame["verdict"] = [
         verdict(claim, own, p, item)
         for (claim, own), p, item in zip(estimates, frame.p, frame["item"], strict=True)

@@ -21,7 +21,7 @@ from cfbook.study.cohorts import further
 from cfbook.study.presets import Preset
 from cfbook.study.runs import BETAS, PredictorId, Run, all_runs
 from cfbook.study.statistics import (
-    AGES,
+    MEAN_AGES,
     Study,
     areas,
     mean_score,
@@ -101,7 +101,7 @@ def _statistics(
     score, share = logit.sigmoid(), weight / weight.sum(dim=1, keepdim=True)
     found = {"R_orig": share @ cross_entropy_from_logits(logit, y)}
     found["ECE_orig"] = pooled_calibration(score[:, None], y, torch.ones(1), share)
-    for age in AGES:
+    for age in MEAN_AGES:
         near = ((pa["age"] - age).abs() <= _NEAR).double()
         found[f"mean_{age}"] = mean_score(weight * near, score)
         found[f"ill_{age}"] = mean_score(weight * near, y.double())

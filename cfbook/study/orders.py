@@ -8,7 +8,7 @@ from cfbook.study.presets import preset
 from cfbook.study.runs import BETAS, STRENGTHS
 from cfbook.study.statistics import Study
 
-FALLING = ("S_rank", "tau_b")
+_FALLING = ("S_rank", "tau_b")
 """Statistics that should fall as a bias grows."""
 STEPS: Mapping[str, Sequence[float]] = {"logit": BETAS, "sex": STRENGTHS, "age": STRENGTHS}
 """The families of the paper: three steps each from the unbiased predictor."""
@@ -52,7 +52,7 @@ def chain(
     It is taken negative if it should fall. ``R_w``, ``score`` and ``gap`` are of the attribute of
     the family, offsets being by sex.
     """
-    sign = -1 if statistic in FALLING else 1
+    sign = -1 if statistic in _FALLING else 1
     own = STEPS.get(family) or STRENGTHS
     kinds = [("basic", 0.0), *((family, s) for s in (own if strengths is None else strengths))]
     name = f"{statistic}_{attribute(family)}" if statistic in _BY_ATTRIBUTE else statistic

@@ -37,7 +37,7 @@ from cfcore.resampling import Resampling, check_resampling, replicate
 _BINS = 10
 _SUPPORT = 0.03  # of the patients, near a world that is not left out: 30 of 1,000
 _SMALLEST = 10  # members of a subgroup whose mean is estimated
-AGES = (30, 50, 80)  # years, at which means over everyone are compared with those of patients
+MEAN_AGES = (30, 50, 80)  # years, at which means over everyone are compared with those of patients
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,8 @@ def responses(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     found["ECE_q"] = pooled_calibration(p, given.y, given.q, share)
     right = [(score > 0.5) == given.y for score in (p @ given.q.double(), observed)]
     found["marginal_accuracy"] = share @ (right[0].double() - right[1].double())
-    found |= {} if given.draws else _age_means(given, p, share)
+    if "age" in given.grid and not given.draws:
+        found |= _age_means(given, p, share)
     found = {name: values.numpy() for name, values in found.items()}
     return found | without_worlds(given.logit_obs, given.y, given.parents, weight)
 
@@ -398,10 +399,10 @@ def _variance_gain(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
 def _age_means(given: Predictions, p: Tensor, share: Tensor) -> dict[str, Tensor]:
     """The mean score of everyone in the worlds of an age, of all and of those with a label."""
     y = given.y.double()[:, None]
-    score = torch.stack([p[:, given.grid["age"] == age].mean(dim=1) for age in AGES], dim=1)
+    score = torch.stack([p[:, given.grid["age"] == age].mean(dim=1) for age in MEAN_AGES], dim=1)
     every, ill, sick = (share @ each for each in (score, score * y, y))
     found = {}
-    for number, age in enumerate(AGES):
+    for number, age in enumerate(MEAN_AGES):
         found[f"mean_{age}"] = every[:, number]
         found[f"mean_{age}_ill"] = ill[:, number] / sick[:, 0]
         found[f"mean_{age}_well"] = (every - ill)[:, number] / (1 - sick[:, 0])

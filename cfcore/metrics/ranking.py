@@ -256,22 +256,17 @@ def kendall(x: _Ranks, y: _Ranks) -> Tensor:
 
 
 def kendall_resampled(x: Groups, y: Groups, weight: Tensor) -> Tensor:
-    r"""Kendall's :math:`\tau_b` where each score is drawn ``weight`` times, (B, N), shape (B,).
-
-    All pairs at once, for up to a few thousand scores: with the signs :math:`S = S_x S_y` of all
-    differences, :math:`\tau_b = w^\top S w / \sqrt{w^\top |S_x| w \; w^\top |S_y| w}`.
+    r""":func:`kendall` of scores drawn ``weight`` times, (B, N), by all pairs at once, shape (B,).
 
     Example:
         >>> x, y = (tie_groups(torch.tensor(v)) for v in ([0.1, 0.2, 0.3], [0.1, 0.3, 0.2]))
-        >>> kendall_resampled(x, y, torch.tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 0.0]])).tolist()
-        [0.3333333333333333, 1.0]
+        >>> kendall_resampled(x, y, torch.tensor([[2.0, 1.0, 0.0]])).tolist()
+        [1.0]
     """
     signs = [(one.index[:, None] - one.index).sign().float() for one in (x, y)]
     weight = weight.float()
-    net, own, other = (
-        ((weight @ pairs).double() * weight).sum(dim=-1)
-        for pairs in (signs[0] * signs[1], signs[0].abs(), signs[1].abs())
-    )
+    every = signs[0] * signs[1], signs[0].abs(), signs[1].abs()
+    net, own, other = (((weight @ one).double() * weight).sum(dim=-1) for one in every)
     return net / (own * other).sqrt()
 
 

@@ -16,7 +16,7 @@ from cfbook.printed_tables import METRICS, published
 from cfbook.study import claims, orders, settings, tables
 from cfbook.study.presets import preset
 from cfbook.study.runs import SETTINGS, PredictorId, Run
-from cfbook.study.statistics import AGES, Study
+from cfbook.study.statistics import MEAN_AGES, Study
 from cfcore.checks import InputError
 
 STATISTICS = (
@@ -24,8 +24,8 @@ STATISTICS = (
     "D_abs", "S_var_sex", "S_var_age", "AUC", "AUC_men", "AUC_women", "gap_sex", "gap_race",
     "gap_age", "gap_coin", "score_sex", "score_age", "R_w_sex", "R_w_age", "ECE_q", "null_abs",
     "variance_ratio", "variance_women", "variance_everyone", "null_flip", "marginal_accuracy",
-    *(f"{name}_{age}" for name in ("mean", "ill") for age in AGES),
-    *(f"mean_{age}_{label}" for age in AGES for label in ("ill", "well")),
+    *(f"{name}_{age}" for name in ("mean", "ill") for age in MEAN_AGES),
+    *(f"mean_{age}_{label}" for age in MEAN_AGES for label in ("ill", "well")),
 )  # fmt: skip
 LADDERS = [(family, s) for family, strengths in orders.LADDERS.items() for s in strengths]
 KINDS = [("basic", 0.0), *LADDERS, *tables._CONTROLS]
@@ -66,12 +66,12 @@ def test_every_claim_says_what_is_tested_and_by_which_test() -> None:
     read = claims.read_design()
     needed = {"id", "where", "says", "estimand", "primary", "also", "threshold", "margin"}
     for claim in read["claims"]:
-        assert claim["test"] in claims.TESTS
+        assert claim["test"] in claims._TESTS
         assert needed | {"attainable", "control"} <= claim.keys(), claim["id"]
         assert {"setting", *claim["primary"]} == claim["primary"].keys()
     assert len({claim["id"] for claim in read["claims"]}) == len(read["claims"])
     assert set(read["design"]["settings"]) == set(SETTINGS)
-    assert {claim["test"] for claim in read["claims"]} == set(claims.TESTS)
+    assert {claim["test"] for claim in read["claims"]} == set(claims._TESTS)
     assert set(read["design"]["verdicts"]) == set(claims.VERDICTS)
 
 
@@ -219,7 +219,7 @@ def test_holm_is_that_of_a_library() -> None:
     for place, i in enumerate(order):  # by its definition, one by one
         worst = max(worst, min(1.0, (12 - place) * p[i]))
         expected[i] = worst
-    assert claims.holm(p) == pytest.approx(expected)
+    assert claims._holm(p) == pytest.approx(expected)
 
 
 def test_the_spread_between_trainings_is_in_the_interval() -> None:
