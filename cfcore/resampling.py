@@ -22,12 +22,12 @@ from cfcore.evaluation import Asked, Ids, as_numbers, check_options, check_parts
 from cfcore.inputs import Aside, gather
 from cfcore.intervals import Rule, interval, rule
 from cfcore.metrics.calibration import bin_errors, bin_index
-from cfcore.metrics.ranking import Groups, kendall, kendall_resampled, tie_groups
+from cfcore.metrics.ranking import Groups, kendall_of_samples, tie_groups
 from cfcore.metrics.summary import Options, Scores, blocks, ranked, reduce
 
 _Weight = Tensor | None
+_Tau = Callable[[Tensor], Tensor]
 _CHUNK = 50  # replicates at a time
-_PAIRS = 2_000  # patients of whom all pairs are held in memory
 _GROUPS = 50  # more are no groups, but identifiers or measurements
 _HIGHER = ("S_rank", "tau_b", "AUC", "AP")  # metrics that are better when high
 
@@ -109,11 +109,11 @@ def replicate(scores: Scores, options: Options, sampling: Resampling) -> dict[st
     sums = rows.new_zeros(sampling.patients, rows.shape[1]).index_add_(0, sampling.code, rows)
     del rows  # the largest by far
     groups = tie_groups(p_obs), tie_groups(p_bar)
-    chunks = []
+    tau, chunks = kendall_of_samples(*groups), []
     for i, counts in enumerate(sampling.counts()):
         few = counts[: max(0, sampling.rank_replicates - i * _CHUNK)][:, sampling.code]
         metrics = _averages(means, sums, counts, bins)
-        chunks.append(metrics | _orders(estimates, groups, y, few, weight))
+        chunks.append(metrics | _orders(estimates, groups, y, few, weight, tau))
     values = {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in estimates}
     known = 1 if len(sampling.code.unique()) > 1 else np.nan
     return {name: np.append(value, known * values[name]) for name, value in estimates.items()}
@@ -137,18 +137,13 @@ def _averages(means: list[str], sums: Tensor, counts: Tensor, bins: int) -> dict
 
 
 def _orders(
-    asked: Iterable[str], p: Sequence[Groups], y: Tensor | None, drawn: Tensor, weight: _Weight
+    asked: Iterable[str], p: Sequence[Groups], y: _Weight, drawn: Tensor, weight: _Weight, tau: _Tau
 ) -> dict[str, Tensor]:
     """Rank metrics for each replicate, shape (B,), in which each row is ``drawn`` (B, N) times."""
     found = ranked(asked, *p, y, drawn.double() if weight is None else drawn * weight)
     if "tau_b" in asked:
-        found["tau_b"] = torch.full((len(drawn),), torch.nan, dtype=torch.float64)
-        if weight is None and len(drawn) and drawn.shape[1] <= _PAIRS:
-            found["tau_b"] = kendall_resampled(*p, drawn)
-        elif weight is None:
-            for sample, often in enumerate(drawn):
-                rows = torch.repeat_interleave(often)
-                found["tau_b"][sample] = kendall(*(groups.take(rows) for groups in p))
+        unknown = torch.full((len(drawn),), torch.nan, dtype=torch.float64)
+        found["tau_b"] = tau(drawn) if weight is None and len(drawn) else unknown
     return found
 
 

@@ -21,7 +21,6 @@ from torch import Tensor
 from cfbook.study.presets import check_known
 from cfbook.study.rules import rule, training_reach
 from cfbook.study.runs import KEYS, PredictorId, Run, predictions
-from cfbook.theory.estimators import observational_mean
 from cfchest.cohorts import AGE_GROUPS, age_group
 from cfchest.graph import CHEST
 from cfcore.evaluation import check_options
@@ -371,29 +370,35 @@ def _variance_gain(given: Predictions, weight: Tensor) -> dict[str, np.ndarray]:
     shape (B,): where the gain is least. For women everyone is made a woman at the age of the grid
     that is nearest to their own; for everyone, who is compared as a check, only the age is set.
     """
-    largest = np.full(len(weight), np.nan)
     names = ("variance_ratio", "variance_women", "variance_everyone")
     if given.draws:
-        return dict.fromkeys(names, largest)
+        return dict.fromkeys(names, np.full(len(weight), np.nan))
     grid, own = Grid(given.grid), {name: given.parents[name] for name in given.grid}
-    nearest = grid.nearest(own)
+    nearest, everyone = grid.nearest(own), torch.ones(len(given), 1, dtype=torch.float64)
     observed, p = (logit.double().sigmoid() for logit in (given.logit_obs, given.logit_cf))
-    mean = torch.vmap(observational_mean, in_dims=(None, 0))
+    rows, observed = torch.arange(len(p)), observed[:, None]
 
-    def ratio(moved: Tensor, members: Tensor) -> np.ndarray:
-        some = mean(observed[members], weight[:, members])
-        return (mean(moved, weight).variance / some.variance).numpy()
-
-    for k in range(p.shape[1]):
-        members = (nearest == k).nonzero()[:, 0]
-        if len(members) >= _SMALLEST:
-            largest = np.fmax(largest, ratio(p[:, k], members))
-    found, rows = {"variance_ratio": largest}, torch.arange(len(p))
-    women, everyone = (own["sex"] == 1).nonzero()[:, 0], rows
+    member = torch.nn.functional.one_hot(nearest, p.shape[1]).double()
+    ratio = _mean_variances(p, everyone, weight) / _mean_variances(observed, member, weight)
+    ratio[:, member.sum(dim=0) < _SMALLEST] = -torch.inf
     as_women = grid.nearest(own | {"sex": torch.ones_like(own["sex"])})
-    found["variance_women"] = ratio(p[rows, as_women], women)
-    found["variance_everyone"] = ratio(p[rows, nearest], everyone)
-    return found
+    women = (own["sex"] == 1).double()[:, None]
+    moved = torch.stack([p[rows, as_women], p[rows, nearest]], dim=1)
+    whole = _mean_variances(moved, everyone, weight)
+    whole = whole / _mean_variances(observed, torch.cat([women, everyone], dim=1), weight)
+    largest = ratio.nan_to_num(-torch.inf).amax(dim=1, keepdim=True)
+    found = torch.cat([largest.masked_fill(largest == -torch.inf, torch.nan), whole], dim=1)
+    return dict(zip(names, found.T.numpy(), strict=True))
+
+
+def _mean_variances(values: Tensor, member: Tensor, weight: Tensor) -> Tensor:
+    """Estimated variances of means over members, (N, K), in samples (B, N), shape (B, K).
+
+    As :func:`~cfbook.theory.estimators.observational_mean` has them, all at once.
+    """
+    size = weight @ member
+    mean = weight @ (member * values) / size
+    return (weight @ (member * values**2) - size * mean**2) / (size - 1) / size
 
 
 def _age_means(given: Predictions, p: Tensor, share: Tensor) -> dict[str, Tensor]:

@@ -5,11 +5,14 @@ Scores that were grouped by :func:`tie_groups` may be passed in place of scores:
 then share one sort. Constant scores have no order: their correlations are NaN.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_PAIRS = 2_000  # scores of which all pairs are held in memory
 
 
 def argsort(x: Tensor) -> Tensor:
@@ -255,19 +258,21 @@ def kendall(x: _Ranks, y: _Ranks) -> Tensor:
     return net.double() / ((total - x_tied).double() * (total - y_tied).double()).sqrt()
 
 
-def kendall_resampled(x: Groups, y: Groups, weight: Tensor) -> Tensor:
-    r""":func:`kendall` of scores drawn ``weight`` times, (B, N), by all pairs at once, shape (B,).
+def kendall_of_samples(x: Groups, y: Groups) -> Callable[[Tensor], Tensor]:
+    """:func:`kendall` of scores drawn (B, N) times, as a function; few are paired only once."""
+    if len(x.index) > _PAIRS:
+        return lambda drawn: torch.stack(
+            [kendall(x.take(rows), y.take(rows)) for rows in map(torch.repeat_interleave, drawn)]
+        )
+    first, second = ((one.index[:, None] - one.index).sign().float() for one in (x, y))
+    pairs = first * second, first.abs(), second.abs()
 
-    Example:
-        >>> x, y = (tie_groups(torch.tensor(v)) for v in ([0.1, 0.2, 0.3], [0.1, 0.3, 0.2]))
-        >>> kendall_resampled(x, y, torch.tensor([[2.0, 1.0, 0.0]])).tolist()
-        [1.0]
-    """
-    signs = [(one.index[:, None] - one.index).sign().float() for one in (x, y)]
-    weight = weight.float()
-    every = signs[0] * signs[1], signs[0].abs(), signs[1].abs()
-    net, own, other = (((weight @ one).double() * weight).sum(dim=-1) for one in every)
-    return net / (own * other).sqrt()
+    def tau(drawn: Tensor) -> Tensor:
+        often = drawn.float()
+        net, own, other = (((often @ one).double() * often).sum(dim=-1) for one in pairs)
+        return net / (own * other).sqrt()
+
+    return tau
 
 
 def _tied_pairs(size: Tensor) -> Tensor:

@@ -243,7 +243,7 @@ def test_kendall_of_resampled_scores_is_that_of_the_scores_drawn(values: int) ->
     x, y = (torch.tensor(v) for v in rng.integers(values, size=(2, 90)))
     drawn = torch.tensor(rng.multinomial(90, np.full(90, 1 / 90), size=6))
 
-    tau = ranking.kendall_resampled(ranking.tie_groups(x), ranking.tie_groups(y), drawn)
+    tau = ranking.kendall_of_samples(ranking.tie_groups(x), ranking.tie_groups(y))(drawn)
 
     rows = [torch.repeat_interleave(often) for often in drawn]
     expected = [kendalltau(x[one], y[one]).statistic for one in rows]
