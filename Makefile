@@ -72,6 +72,7 @@ _build/executed/notebooks/%.ipynb: notebooks/%.md _build/sources | .venv/stamp
 _build/html/index.html: $(EXECUTED) $(PAGES) .venv/stamp
 	cp -r _config.yml _toc.yml book _build/executed/
 	$(BIN)/cfcore provenance _build/executed/notebooks >> _build/executed/book/provenance.md
+	$(BIN)/python -m cfbook.production.artefacts page >> _build/executed/book/provenance.md
 	$(BIN)/python -m cfbook.production.interactive _build/executed/book/_static
 	$(BIN)/python -m cfbook.production.gallery _build/executed
 	$(BIN)/python -m cfbook.production.reference _build/executed/book/api

@@ -239,7 +239,7 @@ def results(
         runs = tables.learned_runs(preset, seeds)
         return [tables.collect(runs, out, folder=predictions)]
     if leak:
-        return [tables.collect_leak(preset, seeds, out, patients=patients or 2000)]
+        return [tables.collect_leak(preset, out, patients=patients or 2000)]
     if support:
         return [tables.collect_support(preset, seeds, out, patients=count)]
     counts = {"patients": count, "noise_patients": noise_patients}
@@ -276,7 +276,7 @@ def missing(
     *,
     out: Path,
     source: Source = _BOOK,
-    part: Literal["curve", "labels", "trust", "model", "figure", "stages", "label-free"],
+    part: Literal["curve", "trust", "model", "figure", "stages", "label-free"],
     seeds: Sequence[int] = (0,),
     generators: Path | None = None,
     patients: int = 300,
@@ -288,8 +288,8 @@ def missing(
 
     Args:
         out (DIR): Where to write.
-        part: A curve over the share of labels; a fifth of them, with and without unlabelled images;
-            the same with the paper's weights; what one model imputes; the figure of its examples;
+        part: A curve over the share of labels, with and without unlabelled images; a fifth of the
+            labels, weighted as in the paper; what one model imputes; the figure of its examples;
             counterfactual regularisation; stability with the label of effusion hidden.
         seeds (N): Of the trainings.
         generators (DIR): Where trained generators are kept.
@@ -300,7 +300,7 @@ def missing(
 
     check_writable(out)
     preset, folder = source.sizes(out), generators or GeneratorRecipe.cache
-    recipe = tables.label_recipes(preset, seeds)[0]
+    recipe = tables.PartialRecipe(preset, seed=seeds[0])
     if part == "label-free":
         return [tables.collect_label_free(preset, out / tables.LABEL_FREE)]
     if part == "figure":
@@ -310,8 +310,7 @@ def missing(
         return tables.collect_model(recipe, out, data, folder=folder)
     file, recipes = {
         "curve": (tables.CURVE, tables.curve_recipes),
-        "labels": (tables.FIFTH, tables.label_recipes),
-        "trust": (tables.FIFTH, tables.trust_recipes),
+        "trust": (tables.TRUST, tables.trust_recipes),
         "stages": (tables.ABLATION, tables.stage_recipes),
     }[part]
     made = recipes(preset, seeds)

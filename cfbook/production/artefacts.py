@@ -1,8 +1,9 @@
 """Every file below ``data``: which rule of the Snakefile wrote it, and whether it is still that.
 
-``python -m cfbook.production.artefacts list`` writes the manifest, ``verify`` compares the files
-with it and makes a sample of each kind again from the weights that are kept, and ``clear PART``
-removes what a part of ``make reproduce`` will make.
+``python -m cfbook.production.artefacts list`` writes the manifest and how long each rule took,
+``verify`` compares the files with it and makes a sample of each kind again from the weights that
+are kept, ``clear PART`` removes what a part of ``make reproduce`` will make, and ``page`` prints
+the tables of the page *Provenance*.
 """
 
 import csv
@@ -18,11 +19,12 @@ import pandas as pd
 import torch
 
 from cfbook.paths import DATA
+from cfbook.production.records import as_html
 from cfbook.study import learned, missing_labels, observed, runs
 from cfbook.study.cohorts import further, held_out, parts, phantom_cohort
 from cfbook.study.presets import preset
 from cfbook.study.recipes import DetailedRecipe, PredictorRecipe, probes
-from cfbook.study.runs import PredictorId, Run
+from cfbook.study.runs import PredictorId
 from cfbook.study.statistics import without_worlds
 from cfchest.graph import paper_grid
 from cfcore.checks import InputError
@@ -32,8 +34,10 @@ from cfcore.predictions import load_all
 from cfscm.weights import read_manifest
 
 _MANIFEST = "manifest.csv"
-_COLUMNS = ["file", "rule", "part", "seed", "sha256"]
-_INPUT, _TRIAL = "input", "exploratory"
+_TIMES, _ELSEWHERE = "benchmarks/reproduce.csv", "benchmarks/another_processor.csv"
+_MEASURED = Path("runs") / "benchmarks"
+_COLUMNS = ["file", "rule", "part", "config", "seed", "sha256"]
+_INPUT, _TRIAL, _CURVE = "input", "exploratory", "curve"
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,14 @@ class _Kind:
             records of trials, which are not made again.
         part: The part of ``make reproduce``; 0 if none.
         seed: Of what is drawn, if it is not in the record beside the file.
+        config: The preset; what else decides a file is in its name, as a hash.
     """
 
     pattern: str
     rule: str
     part: int = 0
     seed: str = ""
+    config: str = "book"
 
 
 _COHORT = str(preset("book").cohort)
@@ -63,13 +69,13 @@ _KINDS = (
     _Kind("observed/*", "observed", 3, _COHORT),
     _Kind("results/learned_estimates.csv", "estimates", 3, _COHORT),
     _Kind("results/label_free.csv", "label_free", 3, _COHORT),
-    _Kind("generators/curve-partial-*", "missing_model", 4),
-    _Kind("results/missing_curve.csv", "missing_curve", 4, "0 1 2"),
-    _Kind("results/missing_labels.csv", "missing_labels", 4, "0 1 2"),
-    _Kind("results/missing_regularised.csv", "missing_regularised", 4, "0 1 2"),
-    _Kind("results/missing_imputed.csv", "missing_model", 4, "0"),
-    _Kind("results/missing_metrics.csv", "missing_model", 4, "0"),
-    _Kind("results/missing_examples.safetensors", "missing_examples", 4, "0"),
+    _Kind("generators/curve-partial-*", "missing_model", 4, config=_CURVE),
+    _Kind("results/missing_curve.csv", "missing_curve", 4, "0 1 2", config=_CURVE),
+    _Kind("results/missing_trust.csv", "missing_trust", 4, "0 1 2", config=_CURVE),
+    _Kind("results/missing_regularised.csv", "missing_regularised", 4, "0 1 2", config=_CURVE),
+    _Kind("results/missing_imputed.csv", "missing_model", 4, "0", config=_CURVE),
+    _Kind("results/missing_metrics.csv", "missing_model", 4, "0", config=_CURVE),
+    _Kind("results/missing_examples.safetensors", "missing_examples", 4, "0", config=_CURVE),
     _Kind("results/soundness.csv", "soundness", 5, _COHORT),
     _Kind("results/generator_noise.csv", "soundness", 5, _COHORT),
     _Kind("results/support.csv", "support", 5, _COHORT),
@@ -113,7 +119,7 @@ def _files(folder: Path = DATA) -> Iterator[str]:
 
 
 def manifest(folder: Path = DATA) -> pd.DataFrame:
-    """A row for each file: which rule wrote it, in which part, with which seed, and its hash."""
+    """A row for each file: the rule that wrote it, its part, preset and seed, and the hash."""
     rows = []
     for name in _files(folder):
         kind, path = _kind_of(name), folder / name
@@ -121,7 +127,8 @@ def manifest(folder: Path = DATA) -> pd.DataFrame:
         if path.with_suffix(".json").is_file():
             seed = str(read_manifest(path.with_suffix(".safetensors"))["seed"])
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        rows.append((name, kind.rule, kind.part or "", seed, digest))
+        made = (kind.part, kind.config) if kind.part else ("", "")
+        rows.append((name, kind.rule, *made, seed, digest))
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
@@ -168,17 +175,13 @@ def _again_observed() -> float:
 
 
 def _again_estimates() -> float:
-    """The variance over worlds of one predictor with each learned generator."""
-    worst = 0.0
-    member = PredictorId("sex", 0.95, 0)
-    for name, study in learned.learned_studies("C->C").items():
-        run = Run(preset("book"), "C->C", "balanced", generator=name)
-        data = held_out("C", run.preset, run.testset)
-        reader = {member.name: run.recipes()[member].obtain()}
-        said = marginalise(runs.find_generator(run), reader, data, paper_grid())[member.name]
-        found = said.evaluate()["S_var"]
-        worst = max(worst, abs(found / study.column("S_var", "sex", 0.95)[0, 0] - 1))
-    return worst
+    """The variance over worlds of one predictor with the first learned generator."""
+    member, run = PredictorId("sex", 0.95, 0), next(runs.all_runs(preset("book"), "detailed-0"))
+    kept = learned.learned_studies(run.setting)[run.generator].column("S_var", "sex", 0.95)[0, 0]
+    data = held_out(run.where.test, run.preset, run.testset)
+    reader = {member.name: run.recipes()[member].obtain()}
+    said = marginalise(runs.find_generator(run), reader, data, paper_grid())
+    return abs(said[member.name].evaluate()["S_var"] / kept - 1)
 
 
 def _again_imputed() -> float:
@@ -229,9 +232,55 @@ def _clear(part: str) -> None:
             (DATA / name).unlink()
 
 
+def _times(folder: Path = _MEASURED) -> pd.DataFrame:
+    """How many jobs of each rule were measured, and the CPU minutes of all of them."""
+    found = [
+        (path.stem.partition("-")[0], float(pd.read_csv(path, sep="\t").cpu_time.iloc[0]) / 60)
+        for path in sorted(folder.glob("*.tsv"))
+    ]
+    by = pd.DataFrame(found, columns=["rule", "minutes"]).groupby("rule")["minutes"]
+    return by.agg(jobs="size", minutes="sum").round(1).reset_index()
+
+
+def _update_times() -> None:
+    """Replace the times of the rules that ran here, and leave those of the others."""
+    now = _times()
+    before = pd.read_csv(DATA / _TIMES)
+    both = pd.concat([before[~before.rule.isin(now.rule)], now])
+    learned.write_table(both.sort_values("rule"), DATA / _TIMES)
+
+
+def _page() -> str:
+    """Which rules wrote the files, how long they took, and what another processor changes."""
+    listed = pd.read_csv(DATA / _MANIFEST, dtype={"part": "Int64"})
+    listed["MB"] = [(DATA / name).stat().st_size / 1e6 for name in listed.file]
+    rules = listed.groupby(["part", "rule"], dropna=False)
+    rules = rules.agg(files=("file", "size"), MB=("MB", "sum")).reset_index()
+    rules = rules.merge(pd.read_csv(DATA / _TIMES), on="rule", how="left")
+    rules = rules.rename(columns={"minutes": "CPU minutes"}).round({"MB": 1, "CPU minutes": 0})
+    moved = pd.read_csv(DATA / _ELSEWHERE)
+    moved["predictor"] = (moved.family + " " + moved.strength.map("{:g}".format)).str.rstrip(" 0")
+    wide = moved.pivot(index="metric", columns="predictor", values="moved")
+    wide = wide.loc[moved.metric.unique(), moved.predictor.unique()].map("{:+.1f}".format)
+    far = moved.moved.abs()
+    said = (
+        f"Of {len(moved)} published means over {moved.trainings.iloc[0]} trainings, "
+        f"{(far > 2).sum()} move by more than two of their standard errors, the largest by "
+        f"{far.max():.1f}; the root mean square is {far.pow(2).mean() ** 0.5:.2f}, where another "
+        f"seed in place of another processor would give {2**0.5:.2f}."
+    )
+    return "\n".join([
+        "\n## Files\n", as_html(rules.astype(object).fillna("")), "\n## Another processor\n",
+        said + "\n", as_html(wide.rename_axis(columns=None).reset_index()),
+    ])  # fmt: skip
+
+
 def _main(task: str, *words: str) -> int:
     if task == "list":
+        _update_times()
         write_atomically(DATA / _MANIFEST, manifest().to_csv(index=False).encode())
+    if task == "page":
+        print(_page())
     if task == "clear":
         _clear(*words)
     return _verify() if task == "verify" else 0

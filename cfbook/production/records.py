@@ -186,8 +186,16 @@ def page(folder: Path) -> str:
     first = re.sub(r"(<tr>\s*<td>)([^<]*)", link, _table(chapters))
     last = _table(pd.DataFrame(sorted(versions), columns=["package", "version"]))
     titles = "<h3>The same in all runs</h3>", "<h3>Versions</h3>"
-    parts = ("```{raw} html", first, titles[0], _table(common), titles[1], last, "```\n")
-    return "\n".join(parts)
+    return _raw("\n".join((first, titles[0], _table(common), titles[1], last)))
+
+
+def as_html(frame: pd.DataFrame) -> str:
+    """A table as a block of raw HTML for a page."""
+    return _raw(_table(frame))
+
+
+def _raw(html: str) -> str:
+    return f"```{{raw}} html\n{html}\n```\n"
 
 
 def _table(frame: pd.DataFrame) -> str:

@@ -101,16 +101,15 @@ def collect_soundness(
     return [write_table(pd.concat(every), out / name) for name, every in tables.items()]
 
 
-def collect_leak(preset: Preset, seeds: Iterable[int], out: Path, *, patients: int = 2000) -> Path:
+def collect_leak(preset: Preset, out: Path, *, patients: int = 2000) -> Path:
     """Probe the noise of generators, of the oracle, and the image itself, on test patients of C.
 
-    Of the autoencoder alone the first training is probed. The ``image`` is what a generator that
-    takes it for the noise has; see :func:`.leak_table`. What a flow remembers of the parents
-    themselves is not noise, and is not probed.
+    Of each generator the first training is probed. The ``image`` is what a generator that takes it
+    for the noise has; see :func:`.leak_table`. What a flow remembers of the parents themselves is
+    not noise, and is not probed.
     """
     truth = phantom_cohort("C", preset).oracle
-    models = {"learned-0": GeneratorRecipe(preset)}
-    models |= {f"detailed-{seed}": DetailedRecipe(preset, seed=seed) for seed in seeds}
+    models = {"learned-0": GeneratorRecipe(preset), "detailed-0": DetailedRecipe(preset)}
     made = {name: Derived(one.obtain(), _without_parents) for name, one in models.items()}
     made |= {"oracle": truth, "image": Identity(truth)}
     data = parts("C", preset)["test"].take(range(patients))
