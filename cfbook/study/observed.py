@@ -19,7 +19,7 @@ from tqdm import tqdm
 from cfbook.paths import DATA
 from cfbook.study.cohorts import further
 from cfbook.study.presets import Preset
-from cfbook.study.runs import BETAS, PredictorId, Run, all_runs
+from cfbook.study.runs import BETAS, PredictorId, Run, all_runs, kept_file
 from cfbook.study.statistics import (
     MEAN_AGES,
     Study,
@@ -46,9 +46,15 @@ def collect_observed(preset: Preset, out: Path, *, replicates: int = 200) -> lis
 
 
 def read_observed(run: Run, *, folder: Path = _FOLDER, replicates: int = 200) -> Study:
-    """The study of a run on further patients: read if it is there, computed if not."""
-    path = folder / observed_file(run)
-    return _read_study(path) if path.is_file() else _observed_study(run, replicates)
+    """The study of a run on further patients: read if it is there, computed if not.
+
+    It needs no generator, so that one file serves all of them.
+    """
+    run = replace(run, generator="oracle") if run.preset.folders is None else run
+    path = kept_file(run, [folder], observed_file)
+    if path is None:
+        return _observed_study(run, replicates)
+    return _read_study(path).only(range(run.preset.trainings))
 
 
 def joined(main: Study, wide: Study) -> Study:

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -246,7 +246,7 @@ def predictions(run: Run, *, folder: Path | None = None) -> dict[PredictorId, Pr
     Where the same run is kept with more trainings, its first ones are taken. A folder is looked
     into first, by default that in the data of the project.
     """
-    path = _kept_file(run, (folder or _COMMITTED, _FILLED))
+    path = kept_file(run, (folder or _COMMITTED, _FILLED))
     if path is None and folder is None and run.preset.folders is None and run.preset.name == "book":
         data_file("predictions")
     bundle = load_all(path or fill(run, _FILLED / run.file)).values()
@@ -256,10 +256,12 @@ def predictions(run: Run, *, folder: Path | None = None) -> dict[PredictorId, Pr
     return found | offsets(found) if "sex" in run.families else found
 
 
-def _kept_file(run: Run, places: Sequence[Path]) -> Path | None:
+def kept_file(
+    run: Run, places: Sequence[Path], name: Callable[[Run], str] = lambda run: run.file
+) -> Path | None:
     """The file of a run, or of the same run with more trainings; None if no place has one."""
     for trainings in range(run.preset.trainings, max(run.preset.trainings, _MOST) + 1):
-        file = replace(run, preset=replace(run.preset, trainings=trainings)).file
+        file = name(replace(run, preset=replace(run.preset, trainings=trainings)))
         if found := [place / file for place in places if (place / file).is_file()]:
             return found[0]
     return None

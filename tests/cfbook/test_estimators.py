@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cfbook.study.claims import correct_transitions
+from cfbook.study.orders import correct_transitions
 from cfbook.theory.estimators import (
     counterfactual_mean,
     counterfactual_variance,

@@ -105,13 +105,13 @@ def test_fewer_trainings_are_the_first_of_those_that_are_kept(
 
 def test_a_table_of_other_facts_is_not_taken(tmp_path: Path) -> None:
     for other in (replace(BOOK, trainings=6), replace(BOOK, patients=999)):
-        assert runs._kept_file(Run(other, "C->C", "balanced"), [runs._COMMITTED]) is None
+        assert runs.kept_file(Run(other, "C->C", "balanced"), [runs._COMMITTED]) is None
     run = Run(BOOK, "C->C", "balanced")
     exact, more = (replace(run, preset=replace(BOOK, trainings=n)).file for n in (2, 3))
     for file in (exact, more):
         (tmp_path / file).touch()
     less = replace(run, preset=replace(BOOK, trainings=2))
-    assert runs._kept_file(less, [tmp_path]) == tmp_path / exact
+    assert runs.kept_file(less, [tmp_path]) == tmp_path / exact
 
 
 def test_without_the_data_of_the_project_a_run_of_the_book_says_what_is_missing(

@@ -85,3 +85,13 @@ def test_what_needs_no_world_comes_from_the_further_patients(study: Study) -> No
     row = members.index(PredictorId("sex", 0.9, 1))
     assert both.values["AUC"][row, 0] == study.column("AUC", "sex", 0.9)[1, 0]
     assert np.isnan(both.values["AUC"][:, 21:]).all() and both.patients == 99
+
+
+def test_what_is_kept_serves_fewer_trainings_and_any_generator() -> None:
+    whole = Run(preset("book"), "C->C", "balanced")
+    assert observed.read_observed(whole).seeds == [0, 1, 2, 3, 4]
+    few = Run(replace(preset("book"), trainings=2), "C->C", "balanced", generator="detailed-0")
+    found = observed.read_observed(few)
+    assert found.seeds == [0, 1]
+    column = observed.read_observed(whole).column("AUC", "sex", 0.9)
+    assert np.array_equal(found.column("AUC", "sex", 0.9), column[:2])
