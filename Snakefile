@@ -92,7 +92,7 @@ rule part_3:  # what predictors say in all worlds, and of further patients
 rule part_4:  # missing labels
     input:
         f"{OUT}/results/missing_curve.csv",
-        f"{OUT}/results/missing_labels.csv",
+        f"{OUT}/results/missing_trust.csv",
         f"{OUT}/results/missing_regularised.csv",
         f"{OUT}/results/missing_imputed.csv",
         f"{OUT}/results/missing_examples.safetensors",
@@ -239,13 +239,13 @@ rule missing_curve:
         ONE + f"cfcore missing --preset curve --part curve --seeds 0 1 2 --out {OUT}/results" + LOG
 
 
-rule missing_labels:
+rule missing_trust:
     output:
-        f"{OUT}/results/missing_labels.csv",
+        f"{OUT}/results/missing_trust.csv",
     log:
-        "runs/logs/missing_labels.log",
+        "runs/logs/missing_trust.log",
     benchmark:
-        "runs/benchmarks/missing_labels.tsv"
+        "runs/benchmarks/missing_trust.tsv"
     shell:
         ONE + f"cfcore missing --preset curve --part trust --seeds 0 1 2 --out {OUT}/results" + LOG
 

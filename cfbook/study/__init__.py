@@ -18,8 +18,8 @@ _OFFERED = {
     "cfbook.study.faithful": "PANEL TARGETS",
     "cfbook.study.learned": "LEAK NOISE RESULTS SOUNDNESS SUPPORT hidden_study"
     " learned_claims learned_studies",
-    "cfbook.study.missing_labels": "ABLATION ACTIONS CURVE EXAMPLES FIFTH HIDDEN IMPUTED SHOWN"
-    " STAGES changes imputation in_words label_free_table read_trials trial_patients",
+    "cfbook.study.missing_labels": "ABLATION ACTIONS CURVE EXAMPLES HIDDEN IMPUTED SHOWN"
+    " STAGES changes imputation in_words label_free_table trial_patients TRUST",
     "cfbook.study.observed": "joined read_observed",
     "cfbook.study.orders": "LADDERS STEPS correct_transitions steps transitions trend",
     "cfbook.study.partial": "PartialRecipe",

@@ -36,7 +36,7 @@ from cfscm.soundness import soundness
 from cfscm.soundness.baselines import Derived, Identity
 from cfscm.soundness.distances import agreement
 
-CURVE, FIFTH, IMPUTED = "missing_curve.csv", "missing_labels.csv", "missing_imputed.csv"
+CURVE, TRUST, IMPUTED = "missing_curve.csv", "missing_trust.csv", "missing_imputed.csv"
 HIDDEN, ABLATION = "missing_metrics.csv", "missing_regularised.csv"
 EXAMPLES = "missing_examples.safetensors"
 _COLUMNS = ["preset", "generator", "labels", "right", "patients", *KEYS]
@@ -128,7 +128,7 @@ def _attribute_variances(given: Predictions) -> dict[str, float]:
 def _about(recipe: PartialRecipe) -> dict[str, object]:
     """The columns by which a generator is known in a table."""
     stage = {c: name for name, c in STAGES.items()}.get(recipe.consistency, "")
-    names = ("by", "fraction", "unlabelled", "trust", "gradient", "seed")
+    names = ("by", "fraction", "unlabelled", "trust", "seed")
     own = {name: getattr(recipe, name) for name in names}
     return {"generator": recipe.file, "preset": recipe.preset.name, "stage": stage} | own
 
@@ -139,12 +139,6 @@ def curve_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
     return ours + [replace(r, unlabelled=False) for r in ours if r.fraction < 1]
 
 
-def label_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
-    """A fifth of the labels, with images that have none and without, and beside them all labels."""
-    kinds = ({}, {"unlabelled": False}, {"fraction": 1.0})
-    return [PartialRecipe(preset, seed=seed, **kind) for seed in seeds for kind in kinds]
-
-
 def kept_recipe() -> PartialRecipe:
     """The generator from a fifth of the labels that comes with the project."""
     return PartialRecipe(preset("curve"))
@@ -152,8 +146,8 @@ def kept_recipe() -> PartialRecipe:
 
 def trust_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
     """A fifth of the labels, and imputed ones weighted by the paper's 1 - H."""
-    ours = label_recipes(preset, seeds)
-    return [replace(recipe, trust="entropy") for recipe in ours if recipe.fraction < 1]
+    ours = [PartialRecipe(preset, seed=seed, trust="entropy") for seed in seeds]
+    return [replace(one, unlabelled=images) for one in ours for images in (True, False)]
 
 
 def stage_recipes(preset: Preset, seeds: Iterable[int]) -> list[PartialRecipe]:
@@ -170,7 +164,7 @@ def collect_trials(
     Generators already in the table are skipped, so a run that was stopped goes on. They are kept
     in a folder.
     """
-    tables = [read_trials(path)] if path.is_file() else []
+    tables = [pd.read_csv(path)] if path.is_file() else []
     done = {file for table in tables for file in table.generator}
     for recipe in recipes:
         if recipe.file not in done:
@@ -178,12 +172,6 @@ def collect_trials(
             tables.append(found.assign(**_about(recipe), patients=patients))
             write_table(pd.concat(tables), path)
     return path
-
-
-def read_trials(path: Path) -> pd.DataFrame:
-    """A table of :func:`collect_trials`; rows that name no gradient are of earlier trainings."""
-    table = pd.read_csv(path)
-    return table if "gradient" in table else table.assign(gradient="earlier")
 
 
 def changes(trials: pd.DataFrame, whole: pd.Series, *, by: str) -> pd.DataFrame:

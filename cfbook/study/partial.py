@@ -21,8 +21,6 @@ from cfscm.training import FittingConfig
 
 _Masking = Literal["variable", "row"]
 _Trust = Literal["full", "entropy"]
-_Gradient = Literal["whole", "earlier"]
-_EARLIER = 2  # rows of a batch of which earlier trainings summed over the missing labels
 
 _SCHEDULES: Mapping[str, Schedule] = {
     "smoke": Schedule(
@@ -61,8 +59,6 @@ class PartialRecipe(GeneratorRecipe):
         trust: Whether imputed labels count like recorded ones (``"full"``: the objective is a bound
             of the likelihood) or the less, the more uncertain they are (``"entropy"``: the paper's
             weight 1 - H). On validation patients the former was nearer to the truth.
-        gradient: ``"earlier"`` names weights from before the gradient of missing discrete labels
-            was counted for every row of a batch; they are found if they are kept, never made.
         consistency: The stage of counterfactual regularisation, if there is one.
 
     Example:
@@ -75,14 +71,13 @@ class PartialRecipe(GeneratorRecipe):
     by: _Masking = "variable"
     unlabelled: bool = True
     trust: _Trust = "full"
-    gradient: _Gradient = "whole"
     consistency: ConsistencyConfig | None = None
 
     def __post_init__(self) -> None:
         if self.preset.name not in _SCHEDULES:
             known = ", ".join(_SCHEDULES)
             raise InputError(f"preset {self.preset.name} has no schedule for this, only {known}")
-        for name, known in (("by", _Masking), ("trust", _Trust), ("gradient", _Gradient)):
+        for name, known in (("by", _Masking), ("trust", _Trust)):
             check_known(name, getattr(self, name), get_args(known))
         if not 0 < self.fraction <= 1:
             raise InputError(f"the share of labels lies in (0, 1], not at {self.fraction}")
@@ -112,14 +107,12 @@ class PartialRecipe(GeneratorRecipe):
     @property
     def facts(self) -> dict[str, object]:
         """All that decides the weights."""
-        schedule, whole = asdict(_SCHEDULES[self.preset.name]), {"gradient": self.gradient}
-        if self.gradient == "earlier":  # which was no part of the name
-            schedule["objective"]["exact"], whole = _EARLIER, {}
-        return whole | {
+        return {
+            "gradient": "whole",  # of missing labels, for every row of a batch
             "patients": PredictorRecipe(self.preset, self.hospital).digest,
             "image": config_facts(self.preset.image),
             "mechanisms": asdict(self.preset.mechanisms),
-            "schedule": schedule,
+            "schedule": asdict(_SCHEDULES[self.preset.name]),
             "consistency": None if self.consistency is None else asdict(self.consistency),
             "labels": [self.fraction, self.by, self.unlabelled, self.trust, self.seed],
         }
@@ -142,8 +135,6 @@ class PartialRecipe(GeneratorRecipe):
         return Stages(model, images, pa, self.schedule, path, self.seed, device, progress)
 
     def _trained(self, path: Path, **where: object) -> tuple[DeepSCM, dict]:
-        if self.gradient == "earlier":
-            raise InputError(f"{self.file} is not kept, and earlier gradients are not made again")
         stages = self.stages(path, **where)
         began = time.process_time()
         if self.consistency is None:

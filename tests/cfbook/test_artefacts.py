@@ -59,3 +59,19 @@ def test_a_part_removes_its_own_files_only(tmp_path: Path, monkeypatch: pytest.M
     artefacts._clear("5")
     left = sorted(path.name for path in tmp_path.rglob("*.csv"))
     assert left == ["label_free.csv", "one.csv"]
+
+
+def test_times_are_the_sum_over_the_jobs_of_a_rule(tmp_path: Path) -> None:
+    for name, seconds in {"predictor-a": 60, "predictor-b": 90, "leak": 30}.items():
+        (tmp_path / f"{name}.tsv").write_text(f"s\tcpu_time\n1.0\t{seconds}\n")
+    found = artefacts._times(tmp_path).set_index("rule")
+    assert found.minutes.to_dict() == {"leak": 0.5, "predictor": 2.5}
+    assert found.jobs.to_dict() == {"leak": 1, "predictor": 2}
+
+
+def test_the_page_lists_every_rule_with_its_files_and_says_what_moves() -> None:
+    page = artefacts._page()
+    kept = pd.read_csv(DATA / "manifest.csv")
+    assert all(f"<td>{rule}</td>" in page for rule in kept.rule.unique())
+    moved = pd.read_csv(DATA / "benchmarks/another_processor.csv")
+    assert f"Of {len(moved)} published means over 5 trainings" in page

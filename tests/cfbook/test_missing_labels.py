@@ -58,14 +58,13 @@ def test_generators_are_named_by_what_made_them() -> None:
             {"by": "row"},
             {"unlabelled": False},
             {"trust": "entropy"},
-            {"gradient": "earlier"},
             {"seed": 1},
             {"preset": find_preset("curve")},
             {"consistency": ConsistencyConfig()},
             {"consistency": ConsistencyConfig(audited=True)},
         )
     ]
-    assert len({recipe.file for recipe in (RECIPE, *others)}) == 10
+    assert len({recipe.file for recipe in (RECIPE, *others)}) == 9
     with pytest.raises(InputError, match=r"lies in \(0, 1\]"):
         replace(RECIPE, fraction=0)
     with pytest.raises(InputError, match="not 'some'"):
@@ -74,35 +73,17 @@ def test_generators_are_named_by_what_made_them() -> None:
         replace(RECIPE, preset=replace(SMOKE, name="novel"))
 
 
-def test_weights_of_the_earlier_gradient_keep_their_names_and_are_found(tmp_path: Path) -> None:
-    """Every generator of the committed tables has the name that it had; a new one has another."""
-    tables = (missing_labels.CURVE, missing_labels.FIFTH, missing_labels.ABLATION)
-    listed = {f for name in tables for f in pd.read_csv(RESULTS / name)["generator"]}
-    before = {file for file in listed if "partial" in file}
-    made: set[str] = set()
-    for kinds in (
-        missing_labels.curve_recipes,
-        missing_labels.label_recipes,
-        missing_labels.trust_recipes,
-        missing_labels.stage_recipes,
-    ):
-        for preset in ("curve", "book"):
-            made |= set(kinds(find_preset(preset), range(4)))
-    assert before <= {replace(recipe, gradient="earlier").file for recipe in made}
-    assert not before & {recipe.file for recipe in made}
-
-    kept = PartialRecipe(find_preset("curve"), gradient="earlier")
-    assert kept.file in before and (PartialRecipe.committed / kept.file).is_file()
-    assert kept.obtain(cache=tmp_path).imputes and not any(tmp_path.iterdir())
-    with pytest.raises(InputError, match="earlier gradients are not made again"):
-        replace(kept, seed=9).obtain(cache=tmp_path)
-
-
-def test_rows_of_earlier_trainings_are_told_apart() -> None:
-    assert set(missing_labels.read_trials(RESULTS / missing_labels.CURVE)["gradient"]) == {
-        "earlier"
+def test_every_generator_of_the_tables_is_one_that_the_workflow_makes() -> None:
+    tables = {
+        missing_labels.CURVE: missing_labels.curve_recipes,
+        missing_labels.TRUST: missing_labels.trust_recipes,
+        missing_labels.ABLATION: missing_labels.stage_recipes,
     }
-    assert missing_labels._about(RECIPE)["gradient"] == "whole"
+    for name, recipes in tables.items():
+        listed = pd.read_csv(RESULTS / name)["generator"].unique().tolist()
+        assert listed == [one.file for one in recipes(find_preset("curve"), range(3))]
+    kept = missing_labels.kept_recipe()
+    assert (PartialRecipe.committed / kept.file).is_file() and kept.obtain().imputes
 
 
 def test_training_learns_and_remembers_how(folder: Path) -> None:
@@ -241,16 +222,16 @@ def test_the_tables_grow_by_one_generator_at_a_time(
 ) -> None:
     words = ["missing", "--preset", "smoke", "--out", str(tmp_path), "--patients", "40"]
     words += ["--generators", str(folder)]
-    assert main([*words, "--part", "labels"]) == 0
+    assert main([*words, "--part", "trust"]) == 0
 
-    table = pd.read_csv(tmp_path / missing_labels.FIFTH)
-    assert table.generator.nunique() == 3 and set(table.axiom) == {
+    table = pd.read_csv(tmp_path / missing_labels.TRUST)
+    assert table.generator.nunique() == 2 and set(table.axiom) == {
         "effectiveness",
         "faithfulness",
         "stability",
     }
     monkeypatch.setattr(missing_labels, "_tried", None)
-    assert main([*words, "--part", "labels"]) == 0
+    assert main([*words, "--part", "trust"]) == 0
 
     assert main([*words, "--part", "model"]) == 0
     assert main([*words, "--part", "figure"]) == 0
