@@ -8,6 +8,7 @@ the tables of the page *Provenance*.
 
 import csv
 import hashlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -124,8 +125,9 @@ def manifest(folder: Path = DATA) -> pd.DataFrame:
     for name in _files(folder):
         kind, path = _kind_of(name), folder / name
         seed = kind.seed
-        if path.with_suffix(".json").is_file():
-            seed = str(read_manifest(path.with_suffix(".safetensors"))["seed"])
+        weights = path.with_name(re.sub(r"\.(json|safetensors\.\d)$", ".safetensors", path.name))
+        if weights.with_suffix(".json").is_file():
+            seed = str(read_manifest(weights)["seed"])
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         made = (kind.part, kind.config) if kind.part else ("", "")
         rows.append((name, kind.rule, *made, seed, digest))
