@@ -53,13 +53,13 @@ def test_the_table_keeps_other_presets_and_shows_all_sources(
     assert main(words) == 0
 
     table = pd.read_csv(tmp_path / LABEL_FREE)
-    assert table.preset.value_counts().to_dict() == {"other": 1, "smoke": 21}
+    assert table.preset.value_counts().to_dict() == {"other": 1, "smoke": 63}
     assert table.labels.nunique() == 4
     assert table[table.preset == "smoke"].groupby(KEYS)["score_sex"].nunique().eq(1).all()
 
 
 def test_the_kept_table_is_of_the_generator_and_predictors_of_the_experiments() -> None:
-    """With recorded labels it repeats the estimates that the claim was judged by."""
+    """With recorded labels it repeats the estimates, whose logits were rounded to half precision."""
     table = pd.read_csv(RESULTS / LABEL_FREE)
     ours = table[(table.preset == "book") & (table.labels == "recorded")].set_index(KEYS)
     known = pd.read_csv(RESULTS / _ESTIMATES).query(
@@ -71,7 +71,7 @@ def test_the_kept_table_is_of_the_generator_and_predictors_of_the_experiments() 
         - known.set_index(KEYS).loc[ours.index, missing_labels._RESPONSES]
     )
 
-    assert len(ours) == 55 and gap.abs().max(axis=None) < 5e-6
+    assert len(ours) == 55 and gap.abs().max(axis=None) < 2e-5
 
 
 def test_the_claim_is_summed_up_by_source_of_the_label() -> None:

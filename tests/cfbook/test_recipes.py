@@ -146,7 +146,8 @@ def test_training_sees_the_training_part_stops_on_validation_and_uses_the_seed(
     seen = {}
 
     def record(reader: ImageNetwork, images: Tensor, target: Tensor, **options: object) -> list:
-        seen.update(options, images=images, target=target, weights=reader.state_dict())
+        weights = {name: value.clone() for name, value in reader.state_dict().items()}
+        seen.update(options, images=images, target=target, weights=weights)
         return []
 
     monkeypatch.setattr("cfbook.study.recipes.train", record)
