@@ -263,7 +263,7 @@ def test_every_chapter_has_a_card_with_a_picture(visit: Callable, site: Path) ->
     assert len(files) == len(links) == len(chapters)
     assert all((site / "book" / link).is_file() for link in links)
     assert min(file.stat().st_size for file in files) > 1000
-    assert sum(file.stat().st_size for file in files) < 550_000
+    assert sum(file.stat().st_size for file in files) < 700_000
     sizes = "all => Promise.all(all.map((i) => (i.loading = 'eager', i.decode())))"
     page.locator(".gallery img").evaluate_all(sizes)  # every one can be drawn
 
@@ -385,7 +385,7 @@ def test_what_the_explorer_suggests_can_be_seen(visit: Callable) -> None:
 
     suggestions.nth(2).click()
     observed, true, learned = risks(page)["unbiased"]
-    assert abs(learned - observed) < 0.05 < 0.3 < observed - true
+    assert abs(learned - observed) < 0.1 < 0.3 < observed - true
 
 
 # The playground.

@@ -59,7 +59,7 @@ def test_the_table_keeps_other_presets_and_shows_all_sources(
 
 
 def test_the_kept_table_is_of_the_generator_and_predictors_of_the_experiments() -> None:
-    """With recorded labels it repeats the estimates, whose logits were rounded to half precision."""
+    """With recorded labels it repeats the estimates, but for rounding to half precision."""
     table = pd.read_csv(RESULTS / LABEL_FREE)
     ours = table[(table.preset == "book") & (table.labels == "recorded")].set_index(KEYS)
     known = pd.read_csv(RESULTS / _ESTIMATES).query(
