@@ -14,12 +14,10 @@ from cfbook.study.cohorts import held_out, parts, phantom_cohort
 from cfbook.study.learned import RESULTS, learned_studies, trial_terms
 from cfbook.study.presets import preset
 from cfbook.study.recipes import DetailedRecipe, probes
-from cfbook.study.runs import PredictorId, Run, all_runs
-from cfbook.study.statistics import study_predictions, study_run
-from cfchest.graph import paper_grid
+from cfbook.study.runs import Run, all_runs
+from cfbook.study.statistics import study_run
 from cfchest.phantom.equations import fresh_detector
 from cfcore.interventions import Grid
-from cfcore.marginalise import marginalise
 from cfscm.soundness import soundness
 from cfscm.soundness.baselines import Derived
 from cfscm.soundness.support import support_table
@@ -183,18 +181,3 @@ def test_claims_are_judged_with_each_learned_generator() -> None:
     assert row["learned"] == pytest.approx(np.mean(expected), abs=1e-6)
     assert set(found["learned verdict"]) <= {*VERDICTS, "differ"}
     assert "unbiased-mean" not in found.index.levels[0]  # the total effect in C->M was not drawn
-
-
-def test_committed_weights_reproduce_the_committed_estimates() -> None:
-    book = preset("book")
-    run = Run(book, "C->C", "balanced", generator="detailed-0")
-    data = held_out("C", book, "balanced")
-    made = {m.name: r for m, r in run.recipes().items() if m == PredictorId("basic", 0.0, 0)}
-    readers = {name: recipe.obtain() for name, recipe in made.items()}
-    said = marginalise(runs.find_generator(run), readers, data, paper_grid())
-    found = study_predictions({PredictorId("basic", 0.0, 0): said["basic 0 seed 0"]}, replicates=2)
-    kept = learned_studies("C->C")["detailed-0"]
-    row = kept.members.index(PredictorId("basic", 0.0, 0))
-    assert set(found.values) == set(kept.values)
-    for name, values in found.values.items():
-        assert values[0, 0] == pytest.approx(kept.values[name][row, 0], abs=1e-3, rel=1e-2), name
