@@ -185,4 +185,4 @@ def test_committed_weights_give_the_committed_predictions() -> None:
         runs.paper_grid(),
     )["again"]
     assert again.patient == given.patient[:12]
-    torch.testing.assert_close(again.logit_cf, given.logit_cf[:12], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(again.logit_cf, given.logit_cf[:12], atol=1e-3, rtol=1e-3)
