@@ -22,9 +22,12 @@ PAGES := $(shell find book -type f -not -name '*.pyc') _config.yml _toc.yml
 CORES ?= 2
 SIDE_BY_SIDE = OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs=$(CORES) $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 NBVAL := $(NOTEBOOKS:notebooks/%.md=nbval-%)
+UNIT := unit-study unit-packages
+RENDERED := book browser interactive
+BOOK_CHECK := $(RENDERED:%=book-check-%)
 REFRESHED := $(NOTEBOOKS:notebooks/%.md=baseline-%)
 
-.PHONY: help setup hooks lint unit nbval $(NBVAL) book-check test book executed baseline $(REFRESHED) student slides reproduce verify-artefacts bench wheel-check serve clean FORCE
+.PHONY: help setup hooks lint unit $(UNIT) nbval $(NBVAL) book-check $(BOOK_CHECK) test book executed baseline $(REFRESHED) student slides reproduce verify-artefacts bench wheel-check serve clean FORCE
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -48,7 +51,13 @@ lint: setup ## Check style, and that nothing of a real patient is tracked
 	test ! -e .git || $(BIN)/cfcore guard
 
 unit: setup ## Run unit tests and doctests
-	$(PYTEST) --ignore=tests/book/test_book.py --ignore=tests/book/test_browser.py --ignore=tests/book/test_interactive.py
+	@$(SIDE_BY_SIDE) --keep-going $(UNIT)
+
+unit-study: # of the study and the pages
+	$(PYTEST) tests/cfbook tests/book cfbook $(RENDERED:%=--ignore=tests/book/test_%.py)
+
+unit-packages: # of everything else
+	$(PYTEST) tests cfcore cfscm cfchest --ignore=tests/cfbook --ignore=tests/book
 
 nbval: setup ## Rerun the committed notebooks and compare their outputs
 	@$(SIDE_BY_SIDE) --keep-going $(NBVAL)
@@ -57,9 +66,15 @@ $(NBVAL): nbval-%:
 	$(PYTEST) --quiet --nbval notebooks/$*.ipynb --nbval-sanitize-with tests/nbval.cfg --noconftest --override-ini=addopts= -W default -p no:cacheprovider
 
 book-check: book ## Check the rendered book
-	CFCORE_BOOK=_build/html $(PYTEST) tests/book/test_book.py tests/book/test_browser.py tests/book/test_interactive.py
+	@$(SIDE_BY_SIDE) --keep-going $(BOOK_CHECK)
 
-test: lint unit nbval book-check ## Everything that continuous integration runs
+$(BOOK_CHECK): book-check-%:
+	CFCORE_BOOK=_build/html $(PYTEST) tests/book/test_$*.py
+
+test: lint ## Everything that continuous integration runs
+	@echo "unit tests and notebooks, $(CORES) at a time; each tells when it is done"
+	@$(SIDE_BY_SIDE) --keep-going $(UNIT) $(NBVAL)
+	@$(MAKE) --no-print-directory book-check
 
 # What every notebook computes from, by content: an edit executes them again, a mere touch does not.
 _build/sources: FORCE

@@ -19,7 +19,7 @@ from cfcore.cli import main
 NOTEBOOK = notebook(
     'megabytes: int = 1  # to take\nseed: int = 7  # of nothing\nwords: str = "a"  # to print',
     'import time\n\nblock = b"1" * (megabytes * 1_000_000)\nassert megabytes, words\n'
-    "time.sleep(0.5)  # long enough to be looked at",
+    "time.sleep(2)  # long enough to be looked at, also where others compute",
 )
 
 
