@@ -17,6 +17,7 @@ def check_data(
     columns: Sequence[str] = (),
     open: int = 100,
     open_all: bool = False,
+    table: Path | None = None,
 ) -> None:
     """Check a folder of real radiographs, and say what is missing.
 
@@ -34,13 +35,18 @@ def check_data(
         columns (NAME=COLUMN): Of table: what it calls a column, such as effusion=ill.
         open (N): Images to open.
         open_all: Open every image; takes long.
+        table (OUT.csv): Of a folder: where to write its table for an audit, where git does not
+            look: one row for each image of which sex, age, view and label are known.
     """
     from cfchest.data.check import inspect_data
+    from cfchest.data.plain import archive_of, write_plain_table
 
     check_count(open, "open")
     given = {"mimic_iv": mimic_iv, "masks": masks, "images": images, "columns": renamed(columns)}
     found = inspect_data(kind, path, **given, opened=None if open_all else open)
     print(found)
+    if table is not None and found.data is not None:
+        print(write_plain_table(found.data, archive_of(path) or path, table))
     if not found.ready:
         raise InputError(f"{path} cannot be used yet; to be mended: {len(found.problems)}")
 

@@ -21,6 +21,20 @@ CHEST = CausalGraph(
 """The chest graph: sex, race and age are roots; lung size follows sex and age, effusion
 follows age, and the image follows all five."""
 
+VIEWS = CausalGraph(
+    [
+        CHEST["sex"],
+        Variable("age", "continuous", range=(0.0, 100.0), units="years"),
+        Variable("view", "binary", categories=("PA", "AP")),
+        CHEST["effusion"],
+        CHEST["image"],
+    ],
+    {"effusion": ("age",), "image": ("sex", "age", "view", "effusion")},
+)
+"""The graph of radiographs with a view and without race: sex, age and view are roots, the effusion
+follows age, the image follows all four. That the view is a root says that nobody is laid down for
+the disease that is audited, which is an assumption, and a doubtful one."""
+
 
 def paper_grid() -> Grid:
     """The paper's interventions: both sexes at eight ages from 20 to 90 years, all equally likely.

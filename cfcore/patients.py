@@ -311,14 +311,15 @@ def decode(path: Path, size: int | None = None, *, grey: bool = False) -> np.nda
     """Decode one image to 8 bits, resized to a square.
 
     16-bit images are reduced to their high byte; nothing is cropped, padded or equalised, so an
-    image that is not square is stretched and every fraction of its area stays what it was.
+    image that is not square is stretched and every fraction of its area stays what it was. An image
+    that says which way up it is (EXIF) is turned so.
     Resizing averages over boxes (Pillow's ``BOX``), without ringing. Large JPEGs are decoded at a
     half, a quarter or an eighth of their size where that is still twice ``size``, several times
     faster.
 
     Args:
         path: A file that Pillow can read. Pixels that are fractions or have 32 bits, whose range is
-            anyone's guess, are refused, and so are far too many of them.
+            anyone's guess, are refused, and so are transparent ones and far too many of them.
         size: The side in pixels; by default the file's own height and width.
         grey: Whether colour is reduced to luminance; otherwise it is kept, and images that are
             neither grey nor RGB are refused.
@@ -327,7 +328,7 @@ def decode(path: Path, size: int | None = None, *, grey: bool = False) -> np.nda
         The image, uint8, shape (H, W), or (3, H, W) in colour.
     """
     needs("PIL")
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
         opened = Image.open(path)
@@ -341,12 +342,14 @@ def decode(path: Path, size: int | None = None, *, grey: bool = False) -> np.nda
         if not (grey or deep or image.mode in ("1", "L", "RGB")):
             raise InputError(f"pixels of mode {image.mode!r}, expected grey or RGB")
         mode = "RGB" if image.mode == "RGB" and not grey else "L"
+        if image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255:
+            raise InputError("pixels that are transparent: what is behind them?")
         if size is not None:
             image.draft(mode, (2 * size, 2 * size))
         shades = image.convert("F" if deep else mode)
         if size is not None:
             shades = shades.resize((size, size), Image.Resampling.BOX)
-        pixels = np.asarray(shades)
+        pixels = np.asarray(ImageOps.exif_transpose(shades))
     pixels = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels
     return (pixels / 257).round().clip(0, 255).astype(np.uint8) if deep else pixels
 

@@ -7,19 +7,20 @@ from pathlib import Path
 from cfcore.checks import InputError
 
 
-def plan(table: Path, *, out: Path | None = None) -> list[str]:
+def plan(table: Path, *, images: Path | None = None, out: Path | None = None) -> list[str]:
     """Write a plan of an audit to start from, guessed from a table.
 
     What each column seems to be is said in comments, which are to be read.
 
     Args:
         table (TABLE.csv): One row for each image.
+        images (PATH): The folder of the images, or their .npz (default: looked for).
         out (PLAN.yml): Where to write the plan, a new file beside the table (default: print it).
     """
     from cfcore.files import write_atomically
     from cfscm.auditing.draft import draft_plan
 
-    text = draft_plan(table, None if out is None else out.parent)
+    text = draft_plan(table, None if out is None else out.parent, images=images)
     if out is None:
         return [text.rstrip()]
     if out.exists():

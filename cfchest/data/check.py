@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from torch import Tensor
 
 from cfchest.cohorts import labelled
 from cfchest.data.chexmask import DICE, LUNGS, TRUSTED, lung_fractions, mask_sheets
 from cfchest.data.chexpert import load_chexpert
-from cfchest.data.dataset import PARENTS, Dataset
+from cfchest.data.dataset import FINDINGS, PARENTS, Dataset
 from cfchest.data.layouts import CHEXMASK, LAYOUTS, elsewhere
 from cfchest.data.loading import LoadOptions, failures
 from cfchest.data.mimic import load_mimic
@@ -36,6 +37,7 @@ class _Findings:
     title: str
     lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    data: Dataset | None = None
 
     @property
     def ready(self) -> bool:
@@ -96,7 +98,8 @@ def inspect_data(
         if kind == "chexmask":
             _check_masks(found, path)
         elif found.ready:
-            _open_some(found, load[kind](), opened)
+            found.data = load[kind]()
+            _open_some(found, found.data, opened)
     except InputError as error:
         found.problems.append(str(error))
     return found
@@ -155,10 +158,18 @@ def _open_some(found: _Findings, data: Dataset, opened: int | None) -> None:
             found.problems.append(problem)
     tried = len(data) if opened is None else min(opened, len(data))
     rows, sides = np.unique(np.linspace(0, len(data) - 1, tried).round().astype(int)), set()
-    broken = failures(lambda row: sides.update(data[row].shape[-2:]), rows.tolist())
+
+    def opened_one(row: np.ndarray) -> Tensor:
+        sides.update((x := data[row]).shape[-2:])
+        return x
+
+    broken, dark = failures(opened_one, rows.tolist())
     size = f", sides from {min(sides)} to {max(sides)} pixels" if sides else ""
     good = f"{len(rows) - len(broken):,} of {len(rows):,} images tried"
     found.lines.append(f"{good} can be opened{size}")
+    if dark:
+        first = data.table.get("file", data.table.image)[dark[0]]
+        found.lines.append(f"{len(dark):,} of them show nothing, such as {first}")
     found.problems += list(broken.values())[:3]
     if len(broken) > 3:
         found.problems.append(f"{len(broken) - 3:,} more of those tried cannot be opened")
@@ -176,6 +187,13 @@ def _counts(data: Dataset) -> list[str]:
         if len(values) and not levels:
             told += f", {values.min():.3g} to {values.max():.3g}"
         lines.append(told)
+    both = (table.groupby("patient").view.nunique() > 1).sum()
+    told = ", ".join(f"{name} {n:,}" for name, n in table.view.value_counts().sort_index().items())
+    lines.append(f"view: {told or 'known for no image'}; {both:,} patients have both")
+    lines.append(f"minors: {(table.age < 18).sum():,} images")
+    for name in (name for name in FINDINGS if name in table):
+        ill = table[table[name] == 1]
+        lines.append(f"{name}: {len(ill):,} images of {ill.patient.nunique():,} patients")
     if "split" in table:
         sizes = table.split.value_counts()
         lines.append("split: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))

@@ -32,6 +32,19 @@ def sexes(sheet: Sheet, column: str, ledger: Ledger, *, unit: str = "image") -> 
     return codes
 
 
+def years_of(text: pd.Series) -> pd.Series:
+    """Ages such as 058Y, 011M and 013D as text in years; all else stays as it is.
+
+    Example:
+        >>> years_of(pd.Series(["58", "058Y", "006M", "old"])).tolist()
+        ['58', '58', '0.5', 'old']
+    """
+    parts = text.str.extract(r"^\s*(\d+)([YMWD])\s*$")
+    per_year = parts[1].map({"Y": 1, "M": 12, "W": 52.18, "D": 365.25}).astype("float64")
+    years = (parts[0].astype("float64") / per_year).map("{:.4g}".format)
+    return text.where(parts[1].isna(), years)
+
+
 def ages(sheet: Sheet, column: str, ledger: Ledger, years: pd.Series | None = None) -> pd.Series:
     """Age in years; blank, 0 (which stands for unknown) and impossible ages are set missing.
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from cfchest.data.ledger import Ledger
 from cfcore.checks import InputError
+from cfcore.graph import CausalGraph, as_codes
 from cfcore.marks import announce, check_place
 from cfcore.patients import Files, Patients, Source, Stored, as_images
 
@@ -25,7 +27,15 @@ COLUMNS = ("image", *PARENTS, "patient", "study", "view")
 """The columns of every table; ``split`` follows where the source has one."""
 RACES = ("white", "asian", "black")
 """What the codes 0, 1, 2 of ``race`` mean."""
-RANGES = dict.fromkeys(PARENTS, (0, 1)) | {"age": (0, 120), "race": (0, len(RACES) - 1)}
+FINDINGS = (
+    "atelectasis", "cardiomegaly", "consolidation", "edema", "effusion", "emphysema", "fibrosis",
+    "hernia", "infiltration", "mass", "nodule", "pleural_thickening", "pneumonia", "pneumothorax",
+)  # fmt: skip
+"""The labels that a data set may have beside effusion, which every one has: columns of 0 and 1."""
+RANGES = dict.fromkeys((*PARENTS, *FINDINGS), (0, 1)) | {
+    "age": (0, 120),
+    "race": (0, len(RACES) - 1),
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ class Dataset(Patients):
     ``study``     identifier, text
     ``view``      ``"AP"``, ``"PA"`` or missing
     ``split``     the publisher's split, where there is one
+    findings      further labels in ``FINDINGS``, 0 or 1, where there are any
     ============= =======================================================================
 
     Args:
@@ -145,6 +156,21 @@ class Dataset(Patients):
         data._describe(**_described(schema(table)))
         return data
 
+    def under(self, graph: CausalGraph, *, labels: Sequence[str] = ("effusion",)) -> "Dataset":
+        """The same patients with the parents that the image has in another graph.
+
+        Every parent and label is a column of the table, text such as the view under the categories
+        that the graph lists; what is missing stays missing. Choose the cohort first.
+        """
+        for name in (*graph.parents("image"), *labels):
+            if name not in self.table:
+                raise InputError(f"{self!r} has no column {name!r}, but {', '.join(self.table)}")
+        data, table = copy(self), self.table
+        parents = {name: as_codes(table[name], name, graph) for name in graph.parents("image")}
+        given = {name: table[name] for name in labels}
+        data._describe(parents, given, table.patient, table)
+        return data
+
     def cached(self, folder: str | Path, *, workers: int = 0, size: int = 64) -> "Dataset":
         """Decode every image once into a file and read from that file ever after.
 
@@ -194,7 +220,7 @@ class Dataset(Patients):
 def _described(table: pd.DataFrame) -> dict[str, object]:
     """What patients are, of a table under the schema."""
     parents = {name: table[name] for name in PARENTS}
-    labels = {"effusion": table.effusion}
+    labels = {name: table[name] for name in ("effusion", *FINDINGS) if name in table}
     return {"parents": parents, "labels": labels, "patient": table.patient, "columns": table}
 
 
@@ -219,6 +245,7 @@ def schema(table: pd.DataFrame) -> pd.DataFrame:
     texts = {"patient": table.patient, "study": table.get("study", image), "view": view}
     texts = {name: text.astype("str") for name, text in texts.items()}
     rest = table.drop(columns=[name for name in COLUMNS if name in table])
+    rest = rest.assign(**{name: _in_range(table, name) for name in FINDINGS if name in rest})
     return pd.concat([pd.DataFrame({"image": image, **numbers, **texts}), rest], axis=1)
 
 
@@ -226,7 +253,7 @@ def _in_range(table: pd.DataFrame, name: str) -> pd.Series:
     values = table.get(name, pd.Series(np.nan, index=table.index)).astype("float64")
     low, high = RANGES[name]
     wrong = (values < low) | (values > high)
-    if name in ("sex", "race", "effusion"):
+    if name not in ("age", "lung_size"):
         wrong |= values.notna() & (values % 1 != 0)
     if wrong.any():
         row = wrong.to_numpy().argmax()

@@ -68,6 +68,19 @@ def _mimic_iv(name: str, purpose: str) -> Part:
     return Part(tuple(f"{f}/{name}.{end}" for f in folders for end in endings), purpose, _IV)
 
 
+_ENTRIES = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv", "sample_labels.csv")
+_ANYWHERE = (
+    "images",
+    "images[_-]*",
+    *(f"{at}*.{end}" for at in ("", "*/", "*/*/") for end in ("png", "jpg", "jpeg")),
+)
+
+
+def _lists(part: str) -> tuple[str, ...]:
+    """What a list of the publisher's split is called, by the publisher and by others."""
+    return f"{part}_list.txt", f"{part}_list_NIH.txt"
+
+
 LAYOUTS: Mapping[str, Mapping[str, Part]] = {
     "chexpert": {
         "train": Part(("train.csv",), "sexes, ages and labels of the training images", _STANFORD),
@@ -87,10 +100,10 @@ LAYOUTS: Mapping[str, Mapping[str, Part]] = {
         "admissions": _mimic_iv("admissions", "races"),
     },
     "nih": {
-        "table": Part(("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv"), _TABLE, _BOX),
-        "images": Part(("images", "images_*"), "the images", _BOX),
-        "train": Part(("train_val_list.txt",), "the publisher's split: training", _BOX, False),
-        "test": Part(("test_list.txt",), "the publisher's split: test", _BOX, False),
+        "table": Part(_ENTRIES, _TABLE, _BOX),
+        "images": Part(_ANYWHERE, "the images", _BOX),
+        "train": Part(_lists("train_val"), "the publisher's split: training", _BOX, False),
+        "test": Part(_lists("test"), "the publisher's split: test", _BOX, False),
     },
     "nih cache": {
         "table": Part(("metadata.csv",), _TABLE, "your cache"),

@@ -17,6 +17,8 @@ from cfchest.data.sheet import Sheet, readable
 from cfcore.checks import InputError
 from cfcore.patients import Stored
 
+_CHUNK = 4096  # images in memory that are looked at together
+_NOTHING = "shows nothing: nearly black, or of one grey"
 Policy = Literal["zero", "one", "missing", "drop"]
 """What to do with a label that is uncertain, or blank."""
 
@@ -35,8 +37,9 @@ class LoadOptions:
         blank: What an empty label becomes, by default the same.
         unreadable: Whether a missing file, or with ``verify`` a broken one, raises (``"raise"``)
             or is dropped and counted (``"drop"``).
-        verify: Whether to decode every file now. Otherwise a broken file raises when it is
-            first decoded; either way the message names it and the line that lists it.
+        verify: Whether to decode every file now, and to count those that show nothing. Otherwise
+            a broken file raises when it is first decoded; either way the message names it and the
+            line that lists it.
     """
 
     size: int | None = None
@@ -55,6 +58,21 @@ class LoadOptions:
 
 
 DEFAULTS = LoadOptions()
+_BLACK, _EVEN = 0.15, 0.02
+"""An image shows nothing if its brightest pixel is darker, or its standard deviation smaller."""
+
+
+def shows_nothing(x: Tensor) -> Tensor:
+    """Which of some images (B, 1, H, W) in [0, 1] are nearly black, or of nearly one grey.
+
+    Such files open without complaint; a range of 12 bits that is stored in 16 makes them.
+
+    Example:
+        >>> shows_nothing(torch.stack([torch.full((1, 2, 2), 0.5), torch.eye(2)[None]]))
+        tensor([ True, False])
+    """
+    x = x.flatten(1)
+    return (x.amax(dim=1) < _BLACK) | (x.std(dim=1, correction=0) < _EVEN)
 
 
 def located(sheet: Sheet, **columns: pd.Series | str) -> pd.DataFrame:
@@ -80,8 +98,16 @@ def assemble(table: pd.DataFrame, ledger: Ledger, options: LoadOptions) -> Datas
     source = _files(table, options.size)
     if options.verify:
         rows, title = range(len(table)), f"verifying {ledger.name}"
-        broken = failures(source.pixels, rows, progress=title)
+        broken, dark = failures(source, rows, progress=title)
         _leave_out(list(broken.values()), len(table), "broken", ledger, options)
+        ledger.add(
+            "kept",
+            _NOTHING,
+            [
+                f"{path}, listed in {place}"
+                for path, place in table[["image", "place"]].iloc[dark].itertuples(index=False)
+            ],
+        )
         table = table[~np.isin(rows, list(broken))]
         source = _files(table, options.size)
     _close(ledger, len(table))
@@ -102,8 +128,12 @@ def assemble_stored(
     rows = sheet.frame.index.get_indexer(table.index)
     images = _read_archive(path, sheet)
     images = images if len(rows) == len(images) else images[rows]
+    source = Stored(images, options.size)
+    for some in np.split(np.arange(len(rows)), range(_CHUNK, len(rows), _CHUNK)):
+        dark = table.place.iloc[some[shows_nothing(source(some)).numpy()]]
+        ledger.add("kept", _NOTHING, dark.tolist())
     table = table.drop(columns="place").assign(image=rows)
-    return Dataset(table, Stored(images, options.size), name=ledger.name, report=ledger)
+    return Dataset(table, source, name=ledger.name, report=ledger)
 
 
 def _files(table: pd.DataFrame, size: int | None) -> Radiographs:
@@ -111,16 +141,16 @@ def _files(table: pd.DataFrame, size: int | None) -> Radiographs:
 
 
 def failures(
-    read: Callable[[int], object], rows: Sequence[int], *, progress: str | None = None
-) -> dict[int, str]:
-    """Read rows one by one: for each that fails, the message."""
-    broken = {}
+    read: Callable[[np.ndarray], Tensor], rows: Sequence[int], *, progress: str | None = None
+) -> tuple[dict[int, str], list[int]]:
+    """Read rows one by one: for each that fails, the message; and the rows that show nothing."""
+    broken, dark = {}, []
     for row in tqdm(rows, desc=progress, disable=None if progress else True):
         try:
-            read(row)
+            dark += [row] if shows_nothing(read(np.array([row]))).any() else []
         except InputError as error:
             broken[row] = str(error)
-    return broken
+    return broken, dark
 
 
 def _leave_out(

@@ -5,24 +5,22 @@ weakly-supervised classification and localization of common thorax diseases*, CV
 pp. 3462-3471; https://nihcc.app.box.com/v/ChestXray-NIHCC.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from cfchest.data.chexmask import lung_sizes
-from cfchest.data.codes import ages, sexes, views
-from cfchest.data.dataset import Dataset
+from cfchest.data.codes import ages, sexes, views, years_of
+from cfchest.data.dataset import FINDINGS, Dataset
 from cfchest.data.layouts import LAYOUTS
 from cfchest.data.ledger import Ledger
 from cfchest.data.loading import DEFAULTS, LoadOptions, assemble, assemble_stored, located
+from cfchest.data.named import image_files
 from cfchest.data.sheet import Sheet, read_sheet, readable
 from cfcore.checks import InputError
 
-_FINDINGS = (
-    "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema", "Fibrosis",
-    "Hernia", "Infiltration", "Mass", "No Finding", "Nodule", "Pleural_Thickening", "Pneumonia",
-    "Pneumothorax",
-)  # fmt: skip
+_HEALTHY = "No Finding"
 _PUBLISHED = {
     "image": "Image Index", "patient": "Patient ID", "followup": "Follow-up #",
     "age": "Patient Age", "view": "View Position", "findings": "Finding Labels",
@@ -31,18 +29,20 @@ _CACHE = {name: name for name in (*_PUBLISHED, "sex")} | {"findings": "finding_l
 
 
 def load_nih(root: str | Path, options: LoadOptions = DEFAULTS) -> Dataset:
-    """Load NIH ChestX-ray14, as published or from a cache of small images.
+    """Load NIH ChestX-ray14: as published, resized by others, or a cache of small images.
 
-    As published, ``root`` holds ``Data_Entry_2017_v2020.csv`` and the images in ``images/`` or
-    in ``images_001/images/`` to ``images_012/images/``; ``train_val_list.txt`` and
+    ``root`` holds ``Data_Entry_2017_v2020.csv`` (or ``Data_Entry_2017.csv``, or the
+    ``sample_labels.csv`` of a sample), and the images are anywhere up to three folders below, by
+    their names; resized sets may hold JPEGs of the same names. ``train_val_list.txt`` and
     ``test_list.txt``, where present, give the column ``split``. A cache holds ``metadata.csv``
     and ``images_<side>.npz``, whose row i is row i of the table.
 
-    All views are frontal. The labels are mined from text and are never uncertain: a finding
-    that is not listed is absent. There is no race. Set missing and counted: an age of 0 or
-    above 120 (the first edition has some of 400 years), a sex that is not stated, all races,
-    lung sizes without a trusted mask, the split of images in neither list. A finding that is
-    none of the published ones raises.
+    All views are frontal. The labels, all of ``FINDINGS``, are mined from text and are never
+    uncertain: a finding that is not listed is absent. There is no race. The column ``file`` has
+    the published name of each image. Set missing and counted: an age of 0 or above 120 (the first
+    edition has some of 400 years), a sex that is not stated, all races, lung sizes without a
+    trusted mask, the split of images in neither list. Counted are also images that are found
+    under another ending, or twice. A finding that is none of the published ones raises.
 
     Args:
         root: The folder.
@@ -62,7 +62,7 @@ def load_nih(root: str | Path, options: LoadOptions = DEFAULTS) -> Dataset:
     if splits:
         table["split"] = table.image.map(splits)
         ledger.mark("set missing", "split: in no list", sheet, table.split.isna(), "image")
-    table["image"] = _paths(root, table.image)
+    table["image"] = image_files(root, table.image, ledger)
     return assemble(table, ledger, options)
 
 
@@ -82,19 +82,19 @@ def _records(sheet: Sheet, ledger: Ledger, options: LoadOptions) -> pd.DataFrame
     sheet.filled("image", "a file name")
     sheet.unique("image")
     ledger.read = len(sheet.frame)
-    # The first edition writes an age of 58 years as 058Y.
-    years = sheet.frame.age.str.replace(r"^(\d+)Y$", r"\1", regex=True)
-    sheet = Sheet(sheet.path, sheet.frame.assign(age=years), sheet.titles)
+    # The first edition writes an age of 58 years as 058Y, and has infants of some months.
+    frame = sheet.frame.assign(age=years_of(sheet.frame.age))
+    sheet = Sheet(sheet.path, frame, sheet.titles)
     image, patient = sheet.frame.image, _patients(sheet)
     ledger.add("set missing", "race", ["not published"], patient.nunique(), "patient")
     known = {"sex": sexes(sheet, "sex", ledger), "age": ages(sheet, "age", ledger)}
-    known |= {"image": image, "patient": patient}
+    known |= {"image": image, "patient": patient, "file": image.str.strip()}
     return located(
         sheet,
         lung_size=lung_sizes(options.masks, image, ledger, column="Image Index"),
-        effusion=_listed_effusion(sheet),
         study=patient + "/" + sheet.filled("followup", "a number"),
         view=views(sheet, "view", ledger),
+        **_listed(sheet),
         **known,
     )
 
@@ -106,25 +106,27 @@ def _patients(sheet: Sheet) -> pd.Series:
     return text.map(lambda number: f"{int(number.split('.')[0]):08d}")
 
 
-def _listed_effusion(sheet: Sheet) -> pd.Series:
-    listed = sheet.frame.findings.fillna("").str.split("|")
-    strange = ~listed.map(set(_FINDINGS).issuperset).astype(bool)
-    sheet.refuse(strange, "findings", f"findings among {', '.join(_FINDINGS)}")
-    return listed.map(lambda findings: float("Effusion" in findings))
-
-
-def _paths(root: Path, names: pd.Series) -> list[str]:
-    patterns = ("images", "images_*/images", "images_*")
-    folders = [path for pattern in patterns for path in root.glob(pattern) if path.is_dir()]
-    found = {path.name: str(path) for folder in folders for path in folder.iterdir()}
-    return [found.get(name, str(root / "images" / name)) for name in names]
+def _listed(sheet: Sheet) -> Mapping[str, pd.Series]:
+    """Every finding as 0 or 1, by its name in the schema."""
+    published = {finding.capitalize(): finding for finding in FINDINGS}
+    published["Pleural_Thickening"] = published.pop("Pleural_thickening")
+    listed = sheet.frame.findings.fillna("").str.split("|").map(frozenset)
+    strange = ~listed.map({*published, _HEALTHY}.issuperset).astype(bool)
+    known = ", ".join(sorted({*published, _HEALTHY}))
+    sheet.refuse(strange, "findings", f"findings among {known}")
+    both = listed.map(lambda some: _HEALTHY in some and len(some) > 1).astype(bool)
+    sheet.refuse(both, "findings", f"{_HEALTHY}, or findings")
+    return {
+        finding: listed.map(lambda some, name=name: float(name in some))
+        for name, finding in published.items()
+    }
 
 
 def _listed_splits(root: Path) -> dict[str, str]:
     splits: dict[str, str] = {}
-    for split, listing in (("train", "train_val_list.txt"), ("test", "test_list.txt")):
-        path = root / listing
-        if path.is_file():
+    for split in ("train", "test"):
+        path = LAYOUTS["nih"][split].find(root)
+        if path is not None:
             with readable(path):
                 names = path.read_text(encoding="utf-8").split()
             twice = next((name for name in names if splits.get(name, split) != split), None)

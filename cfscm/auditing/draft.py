@@ -17,12 +17,13 @@ _FILES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
 _MANY, _LABELS = 12, 4  # values of a column that is still categorical; labels, at most
 
 
-def draft_plan(table: Path | str, folder: Path | None = None) -> str:
+def draft_plan(table: Path | str, folder: Path | None = None, *, images: Path | None = None) -> str:
     """A commented plan for a table; every guess about a column is to be looked at.
 
     Args:
         table: The file of the table.
         folder: Where the plan will be, by default beside the table.
+        images: The folder of the images, or their archive, by default looked for beside the table.
 
     Example:
         >>> path = getfixture("tmp_path") / "t.csv"
@@ -53,7 +54,7 @@ def draft_plan(table: Path | str, folder: Path | None = None) -> str:
         "# What follows is guessed from names and values of columns: read every line.",
         f"table: {_word(os.path.relpath(table, folder or table.parent))}  "
         "# paths are relative to the folder of this plan",
-        f"{_images(cells, image, folder)}  # a folder, or an .npz with an array images",
+        f"{_images(cells, image, folder, images)}  # a folder, or an .npz with an array images",
         f"image: {_word(image)}  # the column that names them",
         f"{'# ' * (patient == '?')}patient: {_word(patient)}  # the column of patients",
         "# source: ward-7  # whose real patients: git may track nothing that is made of them",
@@ -81,10 +82,14 @@ def draft_plan(table: Path | str, folder: Path | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _images(cells: Cells, image: str, folder: Path | None) -> str:
-    """Where the first image is, below the folder of the table."""
-    root, found = cells.path.parent, None
-    if image != "?" and not (root / (name := cells.frame[image].iloc[0].strip())).is_file():
+def _images(cells: Cells, image: str, folder: Path | None, found: Path | None) -> str:
+    """Where the images are, or the first one is, below the folder of the table."""
+    root = cells.path.parent
+    if (
+        found is None
+        and image != "?"
+        and not (root / (name := cells.frame[image].iloc[0].strip())).is_file()
+    ):
         found = next((p for p in root.glob("*") if (p / name).is_file()), None)
     place = os.path.relpath(found or root, folder or root)
     return f"{'' if found or place != '.' else '# '}images: {_word(place)}"

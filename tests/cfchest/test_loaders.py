@@ -34,6 +34,7 @@ from cfchest.data import (
     load_nih,
     load_table,
 )
+from cfchest.data.dataset import FINDINGS
 from cfchest.data.ledger import Ledger
 from cfchest.data.sheet import read_sheet
 from cfcore.checks import InputError
@@ -84,8 +85,11 @@ def count(report: Ledger, reason: str) -> int:
 def test_every_data_set_has_one_schema(load: Callable[[Path], Dataset], tmp_path: Path) -> None:
     data = load(tmp_path)
     published = ["split"] if load is not plain else []
+    further = set(data.table) - {*COLUMNS, *published}
 
-    assert list(data.table) == [*COLUMNS, *published]
+    assert list(data.table)[: len(COLUMNS)] == list(COLUMNS)
+    assert set(published) <= set(data.table)
+    assert further == ({*FINDINGS, "file"} - {*COLUMNS} if "nih" in load.__name__ else set())
     assert data[:].shape == (len(data), 1, 8, 8)
     assert data[:].dtype == torch.float32
     assert 0 <= data[:].min() < data[:].max() <= 1
