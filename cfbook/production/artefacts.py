@@ -88,6 +88,8 @@ _KINDS = (
     _Kind("results/coverage.csv", "coverage", 5, "0"),
     _Kind("results/phantom_report.csv", "report", 5, _COHORT),
     _Kind("claims*.yml", _INPUT),
+    _Kind("real.yml", _INPUT),
+    _Kind("real/*", _INPUT),
     _Kind("paper/*", _INPUT),
     _Kind("phantom/*", _INPUT),
     _Kind("nih/*", _INPUT),
