@@ -11,6 +11,9 @@ It looks at what git tracks, at what is about to be committed, or at a rendered 
 - every other file that is not text, images and archives included, but for those that
   ``.guard.yml`` lists; in a rendered book, but for the outputs of its own notebooks.
 
+What is made of open data (``open`` in ``.guard.yml``) passes with the mark of its source if it is
+what the list says: scores, averages over many patients, weights, text (:mod:`cfbook.shareable`).
+
 It stops accidents, not malice. It does not catch what an archive (refused unless listed), a
 compressed file or base64 holds; a figure of real patients without a mark, read by other means than
 our loaders; identifiers in any other form, and tables without them; new content of a listed file
@@ -27,6 +30,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from cfbook.shareable import unshareable
 from cfcore.checks import InputError
 from cfcore.marks import sources_in
 
@@ -75,10 +79,13 @@ class _Allowed:
     Attributes:
         identifiers: Invented or published identifiers, exact, by the file they may stand in.
         binary: Patterns of files that are not text, with what they hold.
+        open: By a source that everybody may use, patterns of files that may carry its mark, with
+            the kind of what they hold.
     """
 
     identifiers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     binary: Mapping[str, str] = field(default_factory=dict)
+    open: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> "_Allowed":
@@ -99,9 +106,15 @@ class _Allowed:
             for word in words
         }
 
+    def opened(self, path: str, source: str) -> str:
+        """The kind of which a file of a source that everybody may use has to be; "" if of none."""
+        kinds = self.open.get(source, {}).items()
+        return next((kind for pattern, kind in kinds if fnmatch(path, pattern)), "")
+
     def lists(self, path: str, parts: list[_Part]) -> bool:
         """Whether a file that is not text is on the list, finished, and what its name says."""
-        known = any(fnmatch(path, pattern) for pattern in self.binary)
+        patterns = [*self.binary, *(pattern for own in self.open.values() for pattern in own)]
+        known = any(fnmatch(path, pattern) for pattern in patterns)
         whole = not path.endswith(".safetensors") or len(parts) == 2
         return known and whole and ".checkpoint." not in path
 
@@ -142,8 +155,12 @@ def inspect(
         words, sources = allowed.words(path, book=book), _sources(parts)
         passes = path.startswith(_BOOK) if book else allowed.lists(path, parts)
         for part in (*parts, _Part("its name", "text", path.encode(errors="replace"))):
-            marks = sources_in(part.content)
-            said = [f"carries the mark of {', '.join(marks)}"] if marks else []
+            marks, said = sources_in(part.content), []
+            for source in [name for name in marks if allowed.opened(path, name)]:
+                marks.remove(source)
+                why = unshareable(allowed.opened(path, source), parts[0].content)
+                said += [f"is made of {source} and {why}"] if why else []
+            said += [f"carries the mark of {', '.join(marks)}"] if marks else []
             said += _identified(part, words)
             if not passes and (part.kind in _OUTPUTS or part.content not in made):
                 said += _unfit(part, sources)

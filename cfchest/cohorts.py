@@ -161,6 +161,17 @@ def drop_age(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFram
     return _drop(table, check_fraction(strength, "strength") * (1 - concordance.fillna(1)), seed)
 
 
+def drop_view(table: pd.DataFrame, strength: float, *, seed: Seed) -> pd.DataFrame:
+    """Bias by view: drop the diseased who stand (PA) and the healthy who lie (AP).
+
+    What is left suggests that disease is AP, as it is in hospitals, only more so. The scheme is
+    that of :func:`drop_sex`; rows without view or label are kept.
+    """
+    against = (table.view == "PA") & (table.effusion == 1)
+    against |= (table.view == "AP") & (table.effusion == 0)
+    return _drop(table, check_fraction(strength, "strength") * against, seed)
+
+
 def _normalised_age(age: pd.Series) -> pd.Series:
     """Age from 20 to 90 years as 0 to 1, clipped: the range of the paper's interventions."""
     return ((age - 20) / 70).clip(0, 1)

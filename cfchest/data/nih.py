@@ -5,10 +5,13 @@ weakly-supervised classification and localization of common thorax diseases*, CV
 pp. 3462-3471; https://nihcc.app.box.com/v/ChestXray-NIHCC.
 """
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import torch
 
 from cfchest.data.chexmask import lung_sizes
 from cfchest.data.codes import ages, sexes, views, years_of
@@ -19,6 +22,8 @@ from cfchest.data.loading import DEFAULTS, LoadOptions, assemble, assemble_store
 from cfchest.data.named import image_files
 from cfchest.data.sheet import Sheet, read_sheet, readable
 from cfcore.checks import InputError
+from cfcore.files import write_atomically
+from cfcore.marks import check_place
 
 _HEALTHY = "No Finding"
 _PUBLISHED = {
@@ -106,10 +111,39 @@ def _patients(sheet: Sheet) -> pd.Series:
     return text.map(lambda number: f"{int(number.split('.')[0]):08d}")
 
 
-def _listed(sheet: Sheet) -> Mapping[str, pd.Series]:
-    """Every finding as 0 or 1, by its name in the schema."""
+def write_cache(data: Dataset, folder: Path) -> Path:
+    """Write images of one size, and all that :func:`load_nih` reads of their table, to a folder.
+
+    The images are held in memory. They are rounded to bytes; what was set missing stays missing.
+    """
+    check_place(folder / "metadata.csv", data.restricted)
+    folder.mkdir(parents=True, exist_ok=True)
+    table, published = data.table, {name: text for text, name in _published().items()}
+    listed = table[list(published)].rename(columns=published)
+    found = [[name for name, there in row.items() if there] for row in listed.to_dict("records")]
+    metadata = {"image": table.file, "patient": table.patient, "age": table.age}
+    metadata |= {"followup": table.study.str.split("/").str[1], "view": table.view}
+    metadata |= {"sex": table.sex.map({0: "M", 1: "F"})}
+    metadata |= {"finding_labels": ["|".join(names) or _HEALTHY for names in found]}
+    metadata |= {"split": table.split} if "split" in table else {}
+    images = torch.cat([(batch.x[:, 0] * 255).round().byte() for batch in data.batches(256)])
+    file, side = io.BytesIO(), images.shape[-1]
+    np.savez_compressed(file, images=images.numpy(), image=table.file.to_numpy(str))
+    write_atomically(folder / f"images_{side}.npz", file.getvalue())
+    write_atomically(folder / "metadata.csv", pd.DataFrame(metadata).to_csv(index=False).encode())
+    return folder
+
+
+def _published() -> dict[str, str]:
+    """The findings of the schema by their published names."""
     published = {finding.capitalize(): finding for finding in FINDINGS}
     published["Pleural_Thickening"] = published.pop("Pleural_thickening")
+    return published
+
+
+def _listed(sheet: Sheet) -> Mapping[str, pd.Series]:
+    """Every finding as 0 or 1, by its name in the schema."""
+    published = _published()
     listed = sheet.frame.findings.fillna("").str.split("|").map(frozenset)
     strange = ~listed.map({*published, _HEALTHY}.issuperset).astype(bool)
     known = ", ".join(sorted({*published, _HEALTHY}))

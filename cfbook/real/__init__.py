@@ -1,0 +1,1 @@
+"""The paper's question on real radiographs: NIH ChestX-ray14, which every reader can download."""
