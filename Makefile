@@ -27,7 +27,7 @@ RENDERED := book browser interactive
 BOOK_CHECK := $(RENDERED:%=book-check-%)
 REFRESHED := $(NOTEBOOKS:notebooks/%.md=baseline-%)
 
-.PHONY: help setup hooks lint unit $(UNIT) nbval $(NBVAL) book-check $(BOOK_CHECK) test book executed baseline $(REFRESHED) student slides reproduce verify-artefacts bench wheel-check serve clean FORCE
+.PHONY: help setup hooks lint unit $(UNIT) nbval $(NBVAL) book-check $(BOOK_CHECK) test book executed baseline $(REFRESHED) student slides reproduce verify-artefacts real bench wheel-check serve clean FORCE
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -128,6 +128,25 @@ reproduce: setup ## Make every file below data/ again from nothing, in five part
 
 verify-artefacts: setup ## Compare every file with the manifest, and make a sample of each kind again
 	OMP_NUM_THREADS=1 $(BIN)/python -m cfbook.production.artefacts verify
+
+# Networks side by side, then what they say in all worlds, then one table after the other; called again it goes on.
+REAL = $(BIN)/python -m cfbook.real.make
+REAL_NETWORKS = $(addprefix real/generator/,train fold-0 fold-1) $(addprefix real/predictors/,0 1 2 3 4 fold-0 fold-1) real/readers
+REAL_WORLDS = $(addprefix real/predictions/,test fold-0 fold-1)
+REAL_TABLES = cohort associations pair_counts skills readings support averages bias check pairs report shares
+
+real: setup ## Study real radiographs: make real NIH=FOLDER, of ChestX-ray14, into runs/real (about 90 minutes on 2 cores)
+	test -d "$(NIH)" || { echo "make real NIH=FOLDER: where is ChestX-ray14?" >&2; exit 2; }
+	$(REAL) images $(NIH)
+	@$(SIDE_BY_SIDE) $(REAL_NETWORKS)
+	@$(SIDE_BY_SIDE) $(REAL_WORLDS)
+	@$(SIDE_BY_SIDE) $(addprefix real/table/,$(REAL_TABLES))
+
+real/generator/%: ; $(REAL) generator $(NIH) --part "$(filter fold-%,$*)"
+real/predictors/%: ; $(REAL) predictors $(NIH) $(if $(filter fold-%,$*),--part $*,--seed $*)
+real/predictions/%: ; $(REAL) predictions $(NIH) --part "$(filter fold-%,$*)"
+real/table/%: ; $(REAL) $* $(NIH)
+real/readers: ; $(REAL) readers $(NIH)
 
 bench: setup ## Print the performance ratios
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done

@@ -7,7 +7,7 @@ from cfbook.real.weights import patient_weights, told, weighted_mean
 from cfbook.real.work import Work
 from cfchest.data.dataset import FINDINGS
 
-GROUPS = {
+_GROUPS = {
     "AP rather than PA": lambda table: (table.view == "AP", table.view == "PA"),
     "women rather than men": lambda table: (table.sex == 1, table.sex == 0),
     "over 50 rather than younger": lambda table: (table.age > 50, table.age <= 50),
@@ -29,7 +29,7 @@ def association_table(work: Work) -> pd.DataFrame:
         "AP": (table.view == "AP").astype(float),
     }
     rows = []
-    for group, parts in GROUPS.items():
+    for group, parts in _GROUPS.items():
         one, other = (np.asarray(part) for part in parts(table))
         for name, values in asked.items():
             sides = [

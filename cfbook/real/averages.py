@@ -15,7 +15,7 @@ from cfcore.files import write_atomically
 from cfcore.generator import counterfactuals
 from cfcore.marks import marked
 
-CHANGES = {
+_CHANGES = {
     "do(sex = female)": ("sex", 1.0),
     "do(view = AP)": ("view", 1.0),
     "do(age + 20)": ("age", 20.0),
@@ -32,12 +32,12 @@ def mean_changes(work: Work, least: int = LEAST) -> Path:
     path = work.made / "averages.safetensors"
     if path.is_file():
         return path
-    sums, counts = dict.fromkeys(CHANGES, 0.0), dict.fromkeys(CHANGES, 0)
+    sums, counts = dict.fromkeys(_CHANGES, 0.0), dict.fromkeys(_CHANGES, 0)
     for fold in FOLDS:
         for name, change in _changes(work, fold):
             sums[name], counts[name] = sums[name] + change.sum(dim=0), counts[name] + len(change)
-    enough = {name: sums[name] / counts[name] for name in CHANGES if counts[name] >= least}
-    write_averages(path, enough, {name: counts[name] for name in enough}, work.data.restricted)
+    enough = {name: sums[name] / counts[name] for name in _CHANGES if counts[name] >= least}
+    _write_averages(path, enough, {name: counts[name] for name in enough}, work.data.restricted)
     return path
 
 
@@ -46,19 +46,20 @@ def _changes(work: Work, fold: str) -> list[tuple[str, Tensor]]:
     data, found = work.part(fold), []
     first = ~data.table.duplicated("patient").to_numpy()
     data, made = data.take(np.flatnonzero(first)), generator(work, fold)
-    for name, (variable, value) in CHANGES.items():
+    for name, (variable, value) in _CHANGES.items():
         own = data.parents[variable]
         new = own + value if variable == "age" else torch.full_like(own, value)
         some = np.flatnonzero((new != own).numpy() & (new <= 100).numpy())
         for rows in np.array_split(some, -(-len(some) // 64)) if len(some) else ():
-            x, pa = data[rows], {n: v[rows] for n, v in data.parents.items()}
+            x = data[rows].to(work.device)
+            pa = {n: v[rows].to(work.device) for n, v in data.parents.items()}
             with torch.inference_mode():
                 drawn = counterfactuals(made, x, pa, {variable: new[rows]})
-            found.append((name, drawn.clamp(0, 1) - x))
+            found.append((name, (drawn.clamp(0, 1) - x).cpu()))
     return found
 
 
-def write_averages(
+def _write_averages(
     path: Path, images: dict[str, Tensor], patients: dict[str, int], sources: tuple[str, ...]
 ) -> None:
     """Write averages with the number of patients behind each."""

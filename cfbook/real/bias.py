@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from cfbook.real.drawing import predictions
+from cfbook.real.drawing import scores_in_worlds
 from cfbook.real.planted import DROPPING, Planted
 from cfbook.real.weights import patient_weights, weighted_mean
 from cfbook.real.work import Work
@@ -19,7 +19,7 @@ from cfbook.study.claims import estimate, holm
 from cfcore.metrics.stability import attribute_variance
 from cfcore.predictions import Predictions
 
-MIDDLE = 50  # years: who is older counts as old where two groups are compared without worlds
+_MIDDLE = 50  # years: who is older counts as old where two groups are compared without worlds
 
 
 def by_patient(given: Predictions, attribute: str) -> dict[str, np.ndarray]:
@@ -42,7 +42,7 @@ def by_patient(given: Predictions, attribute: str) -> dict[str, np.ndarray]:
     return {name: each.numpy() for name, each in found.items()}
 
 
-def score_gap(given: Predictions, attribute: str, weights: np.ndarray) -> np.ndarray:
+def _score_gap(given: Predictions, attribute: str, weights: np.ndarray) -> np.ndarray:
     r"""What needs no generator: the gap of observed scores within the label, shape (1 + B,).
 
     .. math:: \sum_y \hat{P}(y) \big( \bar{p}_{y, a = 1} - \bar{p}_{y, a = 0} \big)
@@ -51,7 +51,7 @@ def score_gap(given: Predictions, attribute: str, weights: np.ndarray) -> np.nda
     """
     p, y = given.logit_obs.double().sigmoid().numpy(), given.y.numpy()
     own = given.parents[attribute].numpy()
-    group = own > MIDDLE if attribute == "age" else own == 1
+    group = own > _MIDDLE if attribute == "age" else own == 1
     gaps = []
     for label in (0, 1):
         one, other = (np.where((y == label) & (group == side), p, np.nan) for side in (True, False))
@@ -60,11 +60,13 @@ def score_gap(given: Predictions, attribute: str, weights: np.ndarray) -> np.nda
     return gaps[0] + gaps[1]
 
 
-def statistics_of(given: Predictions, attribute: str, weights: np.ndarray) -> dict[str, np.ndarray]:
+def _statistics_of(
+    given: Predictions, attribute: str, weights: np.ndarray
+) -> dict[str, np.ndarray]:
     """Every statistic of a predictor about an attribute, shape (1 + B,)."""
     means = by_patient(given, attribute).items()
     found = {name: weighted_mean(weights, values) for name, values in means}
-    return found | {"score gap": score_gap(given, attribute, weights)}
+    return found | {"score gap": _score_gap(given, attribute, weights)}
 
 
 def bias_table(work: Work) -> pd.DataFrame:
@@ -75,7 +77,7 @@ def bias_table(work: Work) -> pd.DataFrame:
     ``p`` and whether it is ``found`` at 5 per cent: above zero. ``p_holm`` is corrected over the
     planted biases of a statistic.
     """
-    found = predictions(work)
+    found = scores_in_worlds(work)
     first = next(iter(found.values()))
     weights = patient_weights(first.patient, work.sizes.replicates)
     rows = [
@@ -106,7 +108,7 @@ def _compared(
         other = (
             Planted(seed=seed) if control else Planted(kind.attribute, kind.strength, True, seed)
         )
-        pair = [statistics_of(found[p.name], kind.attribute, weights) for p in (one, other)]
+        pair = [_statistics_of(found[p.name], kind.attribute, weights) for p in (one, other)]
         for name in pair[0]:
             differences.setdefault(name, []).append(pair[0][name] - pair[1][name])
     rows = []

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from cfbook.real.drawing import predictions
+from cfbook.real.drawing import scores_in_worlds
 from cfbook.real.weights import patient_weights, told, weighted_mean
 from cfbook.real.work import FOLDS, Work
 from cfcore.predictions import Predictions
 
-YEARS = 1  # by which two visits may differ in age, at most
+_YEARS = 1  # by which two visits may differ in age, at most
 
 
 def neighbours(table: pd.DataFrame) -> pd.DataFrame:
@@ -30,7 +30,7 @@ def neighbours(table: pd.DataFrame) -> pd.DataFrame:
     column = {name: table[name].to_numpy() for name in ("patient", "effusion", "view", "age")}
     same = (column["patient"][one] == column["patient"][other]) & (visit[one] != visit[other])
     same &= column["effusion"][one] == column["effusion"][other]
-    same &= np.abs(column["age"][one] - column["age"][other]) <= YEARS
+    same &= np.abs(column["age"][one] - column["age"][other]) <= _YEARS
     one, other = one[same], other[same]
     turned = (column["view"][one] == "AP") & (column["view"][other] == "PA")
     one, other = np.where(turned, other, one), np.where(turned, one, other)
@@ -56,7 +56,7 @@ def scored(pairs: pd.DataFrame, given: Predictions) -> pd.DataFrame:
     return pairs.assign(**columns)
 
 
-def pair_statistics(pairs: pd.DataFrame, weights: np.ndarray) -> dict[str, np.ndarray]:
+def _pair_statistics(pairs: pd.DataFrame, weights: np.ndarray) -> dict[str, np.ndarray]:
     r"""What is asked of the pairs of one predictor, each of shape (1 + B,).
 
     With scores :math:`p` of the PA visit and :math:`p'` of the AP visit, and :math:`\tilde p`,
@@ -108,7 +108,7 @@ def pair_table(work: Work) -> pd.DataFrame:
         for name in names:
             pairs = pd.concat([fold[name] for fold in both], ignore_index=True)
             weights = patient_weights(pairs.patient, work.sizes.replicates)
-            drawn.append(pair_statistics(pairs, weights))
+            drawn.append(_pair_statistics(pairs, weights))
         found[kind] = {name: np.mean([each[name] for each in drawn], axis=0) for name in drawn[0]}
     for kind, control in [(kind, f"control-{kind}") for kind in found]:
         if control in found:
@@ -124,7 +124,7 @@ def pair_table(work: Work) -> pd.DataFrame:
 
 def _fold_pairs(work: Work, fold: str) -> dict[str, pd.DataFrame]:
     pairs = neighbours(work.part(fold).table)
-    return {name: scored(pairs, given) for name, given in predictions(work, fold).items()}
+    return {name: scored(pairs, given) for name, given in scores_in_worlds(work, fold).items()}
 
 
 def _kinds(found: Mapping[str, pd.DataFrame]) -> dict[str, list[str]]:

@@ -85,17 +85,23 @@ def network_of(
     """
     graph = CausalGraph([variable])
     if path.is_file():
-        return load(path, graph=graph)
+        return load(path, graph=graph).to(work.device)
     check_place(path, parts[0].restricted)
     path.parent.mkdir(parents=True, exist_ok=True)
     made = build(PredictorConfig(variable.name), graph=graph, seed=seed)
     known = [{**part.labels, **part.parents}[variable.name] for part in parts]
     images = [part[:] for part in parts]
     how = {"validation": (images[1], known[1]), "seed": seed, "config": work.sizes.training}
+    how["device"] = work.device
     epochs = [asdict(epoch) for epoch in train(made, images[0], known[0], **how)]
     notes = {"images": len(parts[0]), "epochs": epochs} | marked(parts[0].restricted)
-    save(made, path, seed=seed, notes=notes)
-    return load(path, graph=graph)
+    save(made.cpu(), path, seed=seed, notes=notes)
+    return load(path, graph=graph).to(work.device)
+
+
+def predictor_path(work: Work, planted: Planted, part: str = "") -> Path:
+    """The file of the weights of a predictor."""
+    return work.made / "predictors" / f"{f'{part}-' if part else ''}{planted.name}.safetensors"
 
 
 def predictor(work: Work, planted: Planted, part: str = "") -> ImageNetwork:
@@ -104,8 +110,7 @@ def predictor(work: Work, planted: Planted, part: str = "") -> ImageNetwork:
     Args:
         part: ``""`` for the training patients, or a fold, by whose other half it is taught.
     """
-    words = f"{part} " if part else ""
-    path = work.made / "predictors" / f"{words}{planted.name}.safetensors".replace(" ", "-")
+    words, path = f"{part} " if part else "", predictor_path(work, planted, part)
     rows = planted.kept(work.rows[f"{words}fit"])
     parts = work.chosen(rows), work.part(f"{words}stop")
     return network_of(work, path, VIEWS[LABEL], parts, planted.seed)

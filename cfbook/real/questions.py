@@ -19,7 +19,7 @@ def read_questions() -> dict[str, object]:
     return yaml.safe_load(data_file("real.yml").read_text(encoding="utf-8"))
 
 
-def read_tables() -> dict[str, pd.DataFrame]:
+def committed_tables() -> dict[str, pd.DataFrame]:
     """The tables that are committed, by their name."""
     folder = data_file("real/tables")
     return {path.stem: pd.read_csv(path) for path in sorted(folder.glob("*.csv"))}
@@ -74,20 +74,18 @@ _TESTS: Mapping[str, Callable[[_Tables, Mapping[str, object]], _Answer]] = {
 }  # fmt: skip
 
 
-def judged_by(question: Mapping[str, object], answer: _Answer) -> str:
+def _judged_by(question: Mapping[str, object], answer: _Answer) -> str:
     """What the design says of an answer.
 
     Example:
         >>> asked = {"side": "above", "threshold": 0.5}
-        >>> [judged_by(asked, {"low": x, "high": x + 0.2}) for x in (0.6, 0.4, 0.1)]
+        >>> [_judged_by(asked, {"low": x, "high": x + 0.2}) for x in (0.6, 0.4, 0.1)]
         ['supported', 'inconclusive', 'not supported']
     """
     threshold, side = question["threshold"], question["side"]
     low, high = answer["low"] - threshold, answer["high"] - threshold
     if not low <= high:
         return "inconclusive"
-    if side == "at":
-        return "supported" if low == high == 0 else "not supported"
     if side == "within":
         margin = question["margin"]
         inside, outside = -margin < low and high < margin, low > margin or high < -margin
@@ -107,7 +105,7 @@ def answered(tables: _Tables) -> pd.DataFrame:
     for number, p in zip(family, raised, strict=True):
         found[number]["p_holm"] = p
     rows = [
-        {"id": each["id"], **answer, "verdict": judged_by(each, answer)}
+        {"id": each["id"], **answer, "verdict": _judged_by(each, answer)}
         for each, answer in zip(asked, found, strict=True)
     ]
     return pd.DataFrame(rows)

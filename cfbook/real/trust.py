@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from cfbook.real.drawing import generator, mean_shift, predictions, worlds_of
+from cfbook.real.drawing import generator, mean_shift, scores_in_worlds, worlds_of
 from cfbook.real.planted import LABEL, network_of
 from cfbook.real.work import FOLDS, Work
 from cfchest.data.dataset import FINDINGS
@@ -21,7 +21,7 @@ from cfscm.networks import ImageNetwork
 from cfscm.soundness.baselines import Identity
 from cfscm.soundness.support import support_table
 
-SET = {"sex": (0, 1), "view": (0, 1), "age": (35, 65), LABEL: (0, 1)}
+_SET = {"sex": (0, 1), "view": (0, 1), "age": (35, 65), LABEL: (0, 1)}
 """What is set when readers judge: one variable at a time, all others as they are."""
 
 
@@ -86,7 +86,7 @@ def readings_table(work: Work) -> pd.DataFrame:
     readers = {name: reader(work, name) for name in variables}
     rows = []
     for name, made in judged(work).items():
-        seen = reading.judge_images(made, data, SET, readers, "direct")
+        seen = reading.judge_images(made, data, _SET, readers, "direct", work.device)
         given = *seen, data, variables, sampling
         for axiom, found in (
             ("effectiveness", reading.effectiveness(*given)),
@@ -99,7 +99,9 @@ def readings_table(work: Work) -> pd.DataFrame:
 def support_of_worlds(work: Work) -> pd.DataFrame:
     """How near counterfactuals are to real images of their world, in the features of a reader."""
     data, real = (in_memory(work.part(part)) for part in ("test", "fit"))
-    return support_table(judged(work), data, real, worlds_of(), reader(work, "view"))
+    return support_table(
+        judged(work), data, real, worlds_of(), reader(work, "view"), device=work.device
+    )
 
 
 def check_table(work: Work) -> pd.DataFrame:
@@ -112,7 +114,7 @@ def check_table(work: Work) -> pd.DataFrame:
 
 
 def _checked(work: Work, part: str) -> Iterator[pd.DataFrame]:
-    for name, given in predictions(work, part).items():
+    for name, given in scores_in_worlds(work, part).items():
         if name.startswith("basic") or (part and not name.startswith("control")):
             check = check_generator(given, graph=VIEWS)
             about = {"part": part or "test", "predictor": name, "answer": check.answer}

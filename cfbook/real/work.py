@@ -19,8 +19,8 @@ from cfchest.graph import VIEWS
 from cfcore.checks import InputError
 from cfcore.files import write_atomically
 
-STOP = 1 / 7  # of the patients who train: on those every training stops
-FOLDS = ("fold 0", "fold 1")
+_STOP = 1 / 7  # of the patients who train: on those every training stops
+FOLDS = ("fold-0", "fold-1")
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class Work:
         folder: The radiographs: as published, resized by others, or a cache.
         sizes: How large the study is.
         out: Where it works.
+        device: What computes; does not decide what is found again.
     """
 
     folder: Path
     sizes: Sizes
     out: Path = Path("runs/real")
+    device: str = "cpu"
 
     @cached_property
     def data(self) -> Dataset:
@@ -87,6 +89,11 @@ class Work:
             write_atomically(cache / "ledger.txt", f"{data.report}\n".encode())
         return cache
 
+    @property
+    def archive(self) -> Path:
+        """The images in one array."""
+        return self._cache() / f"images_{self.sizes.side}.npz"
+
     @cached_property
     def identity(self) -> str:
         """A hash of the patients and of the sizes, by which everything is found again."""
@@ -104,18 +111,18 @@ class Work:
     def rows(self) -> Mapping[str, pd.DataFrame]:
         """The rows of each part, which share no patient where they should not.
 
-        ``fit`` and ``stop`` are of ``train``, ``test`` is the publisher's other part, ``fold 0``
-        and ``fold 1`` halves of all patients; ``fold 0 fit`` and ``fold 0 stop`` are of the
-        patients of the other fold, from whom is learnt what ``fold 0`` is judged by.
+        ``fit`` and ``stop`` are of ``train``, ``test`` is the publisher's other part, ``fold-0``
+        and ``fold-1`` halves of all patients; ``fold-0 fit`` and ``fold-0 stop`` are of the
+        patients of the other fold, from whom is learnt what ``fold-0`` is judged by.
         """
         table = self.data.table
         train, test = (table[(table.split == "train") == own] for own in (True, False))
-        check_apart(train, test)
+        _check_apart(train, test)
         found = {"test": test} | _learning(train, "")
         halves = split(table, dict.fromkeys(FOLDS, 0.5), seed=1)
         for name, other in zip(FOLDS, FOLDS[::-1], strict=True):
             learnt = _learning(halves[other], f"{name} ")
-            check_apart(halves[name], *learnt.values())
+            _check_apart(halves[name], *learnt.values())
             found |= {name: halves[name]} | learnt
         return found
 
@@ -137,12 +144,12 @@ class Work:
 
 
 def _learning(table: pd.DataFrame, name: str) -> dict[str, pd.DataFrame]:
-    parts = split(table, {f"{name}fit": 1 - STOP, f"{name}stop": STOP}, seed=2)
-    check_apart(*parts.values())
+    parts = split(table, {f"{name}fit": 1 - _STOP, f"{name}stop": _STOP}, seed=2)
+    _check_apart(*parts.values())
     return parts
 
 
-def check_apart(*parts: pd.DataFrame) -> None:
+def _check_apart(*parts: pd.DataFrame) -> None:
     """Raise unless no patient is in two of these tables."""
     seen: set[str] = set()
     for part in parts:

@@ -20,7 +20,7 @@ def archive_of(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def plain_table(data: Dataset, images: Path) -> pd.DataFrame:
+def _plain_table(data: Dataset, images: Path) -> pd.DataFrame:
     """The rows of which sex, age, view and label are known, under words that a plan can read.
 
     Args:
@@ -41,7 +41,7 @@ def plain_table(data: Dataset, images: Path) -> pd.DataFrame:
 
 def write_plain_table(data: Dataset, images: Path, path: Path) -> str:
     """Write that table, and say what is in it and what comes next."""
-    table = plain_table(data, images)
+    table = _plain_table(data, images)
     check_place(path, data.restricted)
     write_atomically(path, table.to_csv(index=False).encode())
     left = f"{len(table):,} of {len(data):,} images, with sex, age, view and label"

@@ -15,14 +15,15 @@ from cfbook.guard import _Allowed, inspect
 from cfbook.real import averages, make, pairs
 from cfbook.real.bias import shares_found
 from cfbook.real.planted import Planted, planned, predictor
-from cfbook.real.questions import answered, judged_by, read_questions
+from cfbook.real.questions import _judged_by, answered, read_questions
 from cfbook.real.sizes import sizes_of
 from cfbook.real.weights import patient_weights, weighted_mean
-from cfbook.real.work import FOLDS, Work, check_apart
+from cfbook.real.work import FOLDS, Work, _check_apart
 from cfbook.shareable import unshareable
 from cfcore.checks import InputError
 from cfcore.marks import marked, sources_in
 from cfcore.predictions import Predictions, load_all
+from cfscm.auditing import readers
 
 pytestmark = pytest.mark.filterwarnings("ignore::cfcore.checks.ScoreWarning")
 LIST = Path(__file__).parents[2] / ".guard.yml"
@@ -33,8 +34,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
     """The whole study, made once."""
     folder = tmp_path_factory.mktemp("real")
     made = Work(write_radiographs(folder / "nih"), sizes_of("smoke"), folder / "runs")
-    for _ in make.run_all(made):
-        pass
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "_STEPS", 1)
+        for _ in make._run_all(made):
+            pass
     return made
 
 
@@ -43,9 +46,9 @@ def test_every_table_is_made_and_a_second_call_makes_nothing(work: Work) -> None
     tables = {path.stem for path in (work.made / "tables").glob("*.csv")}
     again = Work(work.folder, work.sizes, work.out)
 
-    said = list(make.run_all(again))
+    said = list(make._run_all(again))
 
-    assert tables == set(make.TABLES)
+    assert tables == set(make._TABLES)
     assert again.made == work.made
     assert {path: path.stat().st_mtime_ns for path in files} == files
     assert set(work.made.rglob("*.safetensors")) <= set(files)
@@ -55,11 +58,11 @@ def test_every_table_is_made_and_a_second_call_makes_nothing(work: Work) -> None
 def test_no_patient_is_where_they_should_not_be(work: Work) -> None:
     rows = work.rows
     for parts in (("fit", "stop", "test"), FOLDS, *((f, f"{f} fit", f"{f} stop") for f in FOLDS)):
-        check_apart(*(rows[part] for part in parts))
+        _check_apart(*(rows[part] for part in parts))
         assert sum(len(rows[part]) for part in parts) == len(work.data)
     assert set(rows["test"].split) == {"test"}
     with pytest.raises(InputError, match=r"patients are in two parts, such as 0000"):
-        check_apart(rows["fit"], rows["fold 0"], rows["fold 1"])
+        _check_apart(rows["fit"], rows["fold-0"], rows["fold-1"])
 
 
 def test_images_that_cannot_be_used_are_counted(work: Work) -> None:
@@ -143,7 +146,7 @@ def test_a_right_do_view_removes_all_of_the_excess_and_none_does_nothing(
     found = pairs.scored(pairs.neighbours(table), given)
     found.loc[len(found)] = found.iloc[0].to_dict() | {"kind": "PA-PA", "p_other": 0.3}
     found.loc[len(found)] = found.iloc[0].to_dict() | {"kind": "AP-AP", "p_other": 0.3}
-    said = pairs.pair_statistics(found, patient_weights(found.patient, 5))
+    said = pairs._pair_statistics(found, patient_weights(found.patient, 5))
 
     assert said["real"][0] == pytest.approx(0.2)
     assert said["drawn"][0] == pytest.approx(cf)
@@ -172,16 +175,16 @@ def test_shares_count_what_is_found() -> None:
 
 
 def test_every_question_is_answered_by_the_tables(work: Work) -> None:
-    tables = {name: pd.read_csv(work.made / f"tables/{name}.csv") for name in make.TABLES}
+    tables = {name: pd.read_csv(work.made / f"tables/{name}.csv") for name in make._TABLES}
     tables["bias"] = tables["bias"].assign(strength=0.95)  # the smoke sizes have one strength
 
     found = answered(tables)
 
     assert found.id.tolist() == [each["id"] for each in read_questions()["questions"]]
     assert set(found.verdict) <= {"supported", "not supported", "inconclusive"}
-    assert judged_by({"side": "within", "threshold": 0, "margin": 1}, {"low": -2, "high": 0.5}) == (
-        "inconclusive"
-    )
+    assert _judged_by(
+        {"side": "within", "threshold": 0, "margin": 1}, {"low": -2, "high": 0.5}
+    ) == ("inconclusive")
 
 
 # What may be shared.
@@ -205,6 +208,8 @@ def test_scores_and_averages_of_many_pass_where_they_are_listed(work: Work, tmp_
     assert wrong("data/real/weights/sex.safetensors", weights) == []
     assert wrong("data/real/averages.safetensors", average(200)) == []
     assert (tmp_path / "tables/bias.csv").is_file()
+    page = (tmp_path / "report/report.html").read_bytes()
+    assert [what for what in wrong("data/real/report/report.html", page) if "mark" in what] == []
     with pytest.raises(InputError, match="say --to"):
         list(make.publish(work))
 
