@@ -98,7 +98,7 @@ def test_predictions_are_of_the_test_patients_and_carry_the_mark(work: Work) -> 
     with torch.inference_mode():
         logit = own(work.part("test")[:8])
 
-    assert found["basic-1"].patient.tolist() == table.patient.tolist()
+    assert list(found["basic-1"].patient) == table.patient.tolist()
     torch.testing.assert_close(found["basic-1"].logit_obs[:8].float(), logit, rtol=1e-2, atol=1e-3)
     assert sources_in(path.read_bytes()) == ["nih"]
     assert len(found["basic-0"].grid["sex"]) == 12
@@ -203,7 +203,7 @@ def test_scores_and_averages_of_many_pass_where_they_are_listed(work: Work, tmp_
     scores = (tmp_path / "predictions/test.safetensors").read_bytes()
 
     assert wrong("data/real/predictions/test.safetensors", scores) == []
-    assert wrong("data/predictions/test.safetensors", scores) == ["carries the mark of nih"]
+    assert set(wrong("data/predictions/test.safetensors", scores)) == {"carries the mark of nih"}
     weights = (work.made / "readers/sex.safetensors").read_bytes()
     assert wrong("data/real/weights/sex.safetensors", weights) == []
     assert wrong("data/real/averages.safetensors", average(200)) == []
