@@ -149,11 +149,11 @@ def estimate(values: np.ndarray, scale: str = "plain") -> _Mean:
     return _Mean(float(trained.mean()), float(np.sqrt(total)), float(freedom), scale)
 
 
-def _holm(p: np.ndarray) -> np.ndarray:
+def holm(p: np.ndarray) -> np.ndarray:
     """P-values after Holm's correction.
 
     Example:
-        >>> _holm(np.array([0.01, 0.04, 0.03])).tolist()
+        >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
         [0.03, 0.06, 0.06]
     """
     order, count = np.argsort(p), len(p)
@@ -433,7 +433,7 @@ def verdicts(
         for item, (claim, _) in zip(frame["item"], estimates, strict=True)
     ]
     counted = frame.primary & ~np.array(sure)
-    frame.loc[counted, "p"] = _holm(frame.p[counted].to_numpy())
+    frame.loc[counted, "p"] = holm(frame.p[counted].to_numpy())
     frame["verdict"] = [
         verdict(claim, own, p, item)
         for (claim, own), p, item in zip(estimates, frame.p, frame["item"], strict=True)
