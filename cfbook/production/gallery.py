@@ -26,19 +26,23 @@ ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 _CHAPTERS = {
     "phantom": ("fig-phantom-maps", "Draw a patient whose true counterfactuals are known."),
-    "predictors": ("fig-predictors-training", "Put a bias into a classifier, and see who notices."),
     "method": ("fig-method-overview", "Abduct, act, predict and average, for one radiograph."),
-    "training": ("fig-training-outline", "Train a generator, and compare it with the truth."),
-    "missing": ("fig-missing-curve", "Train a generator when most labels are missing."),
     "metrics": ("fig-metrics-worlds", "Compute each metric by hand, then all in one call."),
-    "theory": ("fig-theory-verdict", "Know when counterfactual patients help or mislead."),
-    "standardisation": ("fig-standardisation-curves", "Ask patients whether a generator is wrong."),
-    "audit": ("fig-audit-offsets", "Check printed tables by inequalities between cells."),
+    "predictors": ("fig-predictors-training", "Put a bias into a classifier, and see who notices."),
     "setting_1": ("fig-setting-1-shared", "See a shortcut lower one risk and raise another."),
     "setting_2": ("fig-setting-2-repeats", "Ask whether findings repeat in a second hospital."),
     "setting_3": ("fig-setting-3-stability", "Tell a change of hospital from a bias."),
     "stability": ("fig-stability-scores", "Measure bias with formulas that contain no labels."),
     "claims": ("claims-tour-figure", "Look up each claim of the paper and its verdict."),
+    "theory": ("fig-theory-verdict", "Know when counterfactual patients help or mislead."),
+    "standardisation": ("fig-standardisation-curves", "Ask patients whether a generator is wrong."),
+    "training": ("fig-training-outline", "Train a generator, and compare it with the truth."),
+    "missing": ("fig-missing-curve", "Train a generator when most labels are missing."),
+    "real": ("fig-real-associations", "Ask the same of radiographs that all can download."),
+    "printed_tables": (
+        "fig-printed-tables-offsets",
+        "Check printed tables by inequalities between cells.",
+    ),
 }
 """The figure that stands for each chapter, and what one learns there."""
 _TOUR = "claims-tour-figure"  # what the front page itself shows of the claims

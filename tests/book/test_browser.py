@@ -18,6 +18,7 @@ from test_book import BOOK, pages
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM = os.environ.get("CFCORE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 PHONE = {"width": 390, "height": 844}
+METRICS = "The metrics, each computed by hand"
 pytestmark = [
     pytest.mark.skipif(not BOOK.is_dir(), reason="no book: run `make book` first"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install it, or set CFCORE_CHROMIUM"),
@@ -181,22 +182,22 @@ def test_search_finds_a_page_and_leads_to_it(tab: Tab) -> None:
     page.keyboard.type("calibration")
     page.keyboard.press("Enter")
 
-    result = page.locator("#search-results li a", has_text="Every metric, by hand").first
+    result = page.locator("#search-results li a", has_text=METRICS).first
     result.click()
 
     page.wait_for_url("**/notebooks/metrics.html*")
-    assert "Every metric" in page.title()
+    assert "The metrics" in page.title()
 
 
 def test_found_words_are_marked_on_the_page_found_and_on_no_other(tab: Tab) -> None:
     page = tab.open("search")
     page.goto(f"{page.url.split('?')[0]}?q=calibration")
-    page.locator("#search-results li a", has_text="Every metric, by hand").first.click()
+    page.locator("#search-results li a", has_text=METRICS).first.click()
     page.locator("span.highlighted").first.wait_for(state="attached")
     page.goto(f"{tab.base}/search.html?q=calibration")
     page.locator("#search-results li a").first.wait_for()
 
-    page.locator(".bd-sidebar-primary").get_by_role("link", name="Every metric, by hand").click()
+    page.locator(".bd-sidebar-primary").get_by_role("link", name=METRICS).click()
 
     page.wait_for_url("**/notebooks/metrics.html*")
     page.wait_for_timeout(100)
@@ -249,7 +250,8 @@ def test_a_solution_opens_on_a_click(tab: Tab) -> None:
 def test_the_chapters_are_one_touch_away_on_a_phone(tab: Tab) -> None:
     page = tab.open("notebooks/metrics")
     page.set_viewport_size(PHONE)
-    chapter = page.locator(".bd-sidebar-primary").get_by_role("link", name="Claims, tested")
+    sidebar = page.locator(".bd-sidebar-primary")
+    chapter = sidebar.get_by_role("link", name="The paper's claims, tested")
     chapter.wait_for(state="hidden")
 
     page.locator("button.primary-toggle").click()

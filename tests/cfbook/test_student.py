@@ -20,7 +20,7 @@ from cfcore.cli import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "notebooks").glob("*.md")), ROOT / "book/selfcheck.md"]
-QUICK = ("audit", "metrics")
+QUICK = ("printed_tables", "metrics")
 BOX = re.compile(
     r"^:::\{(?:solution\} exercise-[\w-]+|admonition\} Answer)\n:class: dropdown\n(.*?)^:::$",
     re.MULTILINE | re.DOTALL,
@@ -207,7 +207,7 @@ def test_no_chapter_of_the_edition_reads_a_file_beside_itself(name: str, edition
     assert not re.search(r"\b(read_\w+|open|Path)\(f?[\"']", source)
 
 
-@pytest.mark.parametrize("name", ["audit", "method", "metrics", "phantom"])
+@pytest.mark.parametrize("name", ["printed_tables", "method", "metrics", "phantom"])
 def test_notebooks_of_the_edition_run_in_a_folder_of_their_own(name: str, edition: Path) -> None:
     path = edition / f"{name}.ipynb"
     before = nbformat.read(path, as_version=4)
