@@ -28,7 +28,8 @@ _OFFERED = {
     "cfbook.study.runs": "BETAS PredictorId Run SETTINGS STRENGTHS all_runs predictions",
     "cfbook.study.settings": "show_choices show_metrics show_pairs show_rivals show_shared",
     "cfbook.study.statistics": "effective_number inverse_weights mean_score responses"
-    " stratified_auc study_predictions study_run worst_gap worst_worlds",
+    " stratified_auc study_predictions worst_gap worst_worlds",
+    "cfbook.study.studies": "study_run",
     "cfbook.study.tables": "ROWS averaged bounded caption counted in_print intervals"
     " learned_of means row_label side_by_side",
     "cfbook.study.without_counterfactuals.bank": "read_example",

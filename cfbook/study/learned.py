@@ -25,7 +25,8 @@ from cfbook.study.runs import (
     Run,
     all_runs,
 )
-from cfbook.study.statistics import Study, study_run
+from cfbook.study.statistics import Study
+from cfbook.study.studies import study_run
 from cfbook.theory.images import generator_noise
 from cfchest.graph import CHEST, paper_grid
 from cfchest.phantom.equations import fresh_detector

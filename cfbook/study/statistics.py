@@ -11,16 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from cfbook.study.presets import check_known
 from cfbook.study.rules import rule, training_reach
-from cfbook.study.runs import KEYS, PredictorId, Run, predictions
+from cfbook.study.runs import KEYS, PredictorId
 from cfchest.cohorts import AGE_GROUPS, age_group
 from cfchest.graph import CHEST
 from cfcore.evaluation import check_options
@@ -164,23 +162,6 @@ def padded(values: np.ndarray, replicates: int) -> np.ndarray:
     return np.pad(values, (0, 1 + replicates - len(values)), constant_values=np.nan)
 
 
-def study_run(
-    run: Run, *, folder: str | Path | None = None, q: str = "uniform", replicates: int = 1000
-) -> Study:
-    """Study the predictions of a run, which are read if they are there and computed if not.
-
-    Args:
-        folder: Where predictions are looked for first, by default in the data of the project.
-        q: ``"uniform"``; ``"empirical"``: each world is weighted by how many patients are nearest
-            to it; or ``"supported"``: uniform over the worlds near which are 3 % of the patients
-            or more.
-    """
-    check_known("q", q, ("uniform", "empirical", "supported"))
-    found = predictions(run, folder=Path(folder) if folder else None)
-    found = found if q == "uniform" else reweighted(found, q)
-    return study_predictions(found, replicates=replicates)
-
-
 def reweighted(found: Mapping[PredictorId, Predictions], q: str) -> dict[PredictorId, Predictions]:
     """The same predictions under an ``"empirical"`` or ``"supported"`` q."""
     first = next(iter(found.values()))
@@ -294,9 +275,18 @@ def without_worlds(
     }
     loss = cross_entropy_from_logits(logit.double(), y)
     for name, group, groups in (("sex", sex, 2), ("age", _age_groups(age), len(AGE_GROUPS))):
-        own = inverse_weights(group, y, groups, weight)
-        found[f"R_w_{name}"] = mean_score(own, loss)
+        found[f"R_w_{name}"] = _weighted_risk(loss, y, group, groups, weight)
     return {name: values.numpy() for name, values in found.items()}
+
+
+def _weighted_risk(loss: Tensor, y: Tensor, group: Tensor, groups: int, weight: Tensor) -> Tensor:
+    """The mean loss under :func:`inverse_weights` in samples (B, N), from means of cells, (B,)."""
+    member = torch.nn.functional.one_hot(groups * y.long() + group.long(), 2 * groups).double()
+    counts, sums = (
+        (weight @ each).view(-1, 2, groups) for each in (member, member * loss[:, None])
+    )
+    ill = counts.sum(dim=2)  # and healthy: patients of each label
+    return ((sums / counts).mean(dim=2) * ill).sum(dim=1) / ill.sum(dim=1)
 
 
 def inverse_weights(

@@ -15,7 +15,7 @@ from cfbook.study.learned import RESULTS, learned_studies, trial_terms
 from cfbook.study.presets import preset
 from cfbook.study.recipes import DetailedRecipe, probes
 from cfbook.study.runs import Run, all_runs
-from cfbook.study.statistics import study_run
+from cfbook.study.studies import study_run
 from cfchest.phantom.equations import fresh_detector
 from cfcore.interventions import Grid
 from cfscm.soundness import soundness

@@ -5,15 +5,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from cfbook.study import runs
+from cfbook.study import runs, studies
 from cfbook.study.cohorts import phantom_cohort
 from cfbook.study.presets import preset
 from cfbook.study.recipes import PredictorRecipe
 from cfbook.study.runs import PredictorId, Run
-from cfbook.study.statistics import study_run
+from cfbook.study.statistics import study_predictions
+from cfbook.study.studies import study_run
 from cfcore.checks import InputError
 from cfcore.cli import main
 from cfcore.predictions import load_all
@@ -60,6 +62,30 @@ def test_a_run_that_is_there_is_not_computed_again(
     assert study_run(RUN, folder=folder, q="empirical", replicates=2).seeds == [0]
     with pytest.raises(InputError, match="one of uniform, empirical"):
         study_run(RUN, folder=folder, q="flat")
+
+
+def test_a_study_is_kept_and_found_by_what_it_is_computed_from(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(studies, "_FOLDER", tmp_path)
+    fresh = study_run(RUN, folder=folder, replicates=5)
+    counted: list[int] = []
+    monkeypatch.setattr(
+        studies,
+        "study_predictions",
+        lambda *a, **k: counted.append(1) or study_predictions(*a, **k),
+    )
+
+    again = study_run(RUN, folder=folder, replicates=5)
+    assert not counted and again.members == fresh.members and again.patients == fresh.patients
+    for name, values in fresh.values.items():
+        np.testing.assert_array_equal(again.values[name], values)
+
+    study_run(RUN, folder=folder, replicates=5, q="empirical")
+    study_run(RUN, folder=folder, replicates=6)
+    monkeypatch.setattr(studies, "_sources", lambda: "edited")
+    study_run(RUN, folder=folder, replicates=5)
+    assert len(counted) == 3
 
 
 def test_files_are_named_by_what_made_them() -> None:

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from cfbook.study import runs
+from cfbook.study import runs, statistics
 from cfbook.study.orders import transitions
 from cfbook.study.presets import preset
 from cfbook.study.runs import BETAS, STRENGTHS, PredictorId
@@ -18,6 +18,7 @@ from cfbook.study.statistics import (
     Study,
     effective_number,
     inverse_weights,
+    mean_score,
     reweighted,
     study_predictions,
     worst_worlds,
@@ -177,6 +178,19 @@ def test_the_weighted_risk_is_a_mean_of_cell_means(
             by_sex = cell_means(some, some.parents["sex"], 2)
             assert found.values["R_w_sex"][i, column] == pytest.approx(by_sex)
             assert found.values["R_w_age"][i, column] == pytest.approx(cell_means(some, thirds, 3))
+
+
+def test_the_weighted_risk_is_the_mean_under_inverse_weights(rng: torch.Generator) -> None:
+    y, group = (torch.randint(high, (300,), generator=rng) for high in (2, 3))
+    weight = torch.randint(4, (20, 300), generator=rng).double()
+    weight[0, (y == 1) & (group == 2)] = 0  # in this sample nobody of the group is ill
+    loss = torch.rand(300, generator=rng).double()
+
+    found = statistics._weighted_risk(loss, y, group, 3, weight)
+    own = inverse_weights(group, y, 3, weight)
+
+    assert found[0].isnan()
+    torch.testing.assert_close(found[1:], mean_score(own, loss)[1:])
 
 
 def test_inverse_weights_by_hand() -> None:

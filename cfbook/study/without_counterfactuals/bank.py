@@ -3,7 +3,7 @@ r"""A bank of patients whose worlds are all computed once, from which test sets 
 20,000 patients of hospital C as it is, drawn by a seed of their own: none of them trained,
 stopped or tested anything else in the book. Of each the bank holds what the seven committed
 predictors say of the observed image and in the sixteen worlds of the paper's grid with the oracle;
-of the first 4,000 to 6,000 also with the other generators, for want of time. Of 100,000 further
+of the first 3,000 also with the other generators, for want of time. Of 60,000 further
 patients, by another seed, it holds the observed image alone: pools of 8,000 drawn from 20,000 would
 share two fifths of their patients, and what is found in many of them would be found in one.
 
@@ -44,8 +44,8 @@ from cfcore.predictions import Predictions, load_all, save_all
 from cfcore.standardise.estimate import Pool
 from cfscm.soundness.baselines import Derived
 
-_PATIENTS = {"oracle": 20_000, "learned": 5_000, "overdrawn": 4_000, "wrong graph": 6_000}
-_OBSERVED = 100_000
+_PATIENTS = {"oracle": 20_000, "learned": 3_000, "overdrawn": 3_000, "wrong graph": 3_000}
+_OBSERVED = 60_000
 GENERATORS = ("oracle", "learned", "overdrawn", "wrong graph", "nothing")
 _FOLDER = Path("runs") / "bank"
 _EXAMPLE = DATA / "results"

@@ -1,6 +1,7 @@
 """The tables of these studies: ``python -m cfbook.study.without_counterfactuals.collect OUT``.
 
-The bank is filled first, below ``runs/``; all tables together take some two hours on one core.
+The bank is filled first, below ``runs/``; all tables together take somewhat over an hour of one
+core.
 """
 
 import sys
@@ -31,13 +32,13 @@ _INTERVALS, _BOUNDS, _WIDTHS = "without_coverage.csv", "without_bounds.csv", "wi
 _Tables = Mapping[str, pd.DataFrame]
 
 
-def _size_tables(bank: Bank, sets: int = 400) -> _Tables:
+def _size_tables(bank: Bank, sets: int = 200) -> _Tables:
     """How often the oracle is refuted."""
     rows = [one for number in range(sets) for one in size.set_answers(bank, number, ["oracle"])]
     return {_SIZE: size.shares(pd.DataFrame(rows))}
 
 
-def _power_tables(bank: Bank, sets: int = 100) -> _Tables:
+def _power_tables(bank: Bank, sets: int = 60) -> _Tables:
     """How often the other generators are."""
     found = [size.set_answers(bank, number, GENERATORS[1:]) for number in range(sets)]
     return {_POWER: size.shares(pd.DataFrame([one for answers in found for one in answers]))}
@@ -55,13 +56,13 @@ def _strength_tables(bank: Bank) -> _Tables:
     return found | {_BREAK_EVEN: strengths.break_even_table(bank, table)}
 
 
-def _coverage_tables(bank: Bank, sets: int = 200) -> _Tables:
+def _coverage_tables(bank: Bank, sets: int = 100) -> _Tables:
     """Whether intervals hold the truth."""
     rows = [one for number in range(sets) for one in coverage.interval_rows(bank, number)]
     return {_INTERVALS: coverage.covered_shares(pd.DataFrame(rows))}
 
 
-def _bound_tables(bank: Bank, sets: int = 200) -> _Tables:
+def _bound_tables(bank: Bank, sets: int = 60) -> _Tables:
     """Whether bounds do."""
     each = product(range(sets), coverage.TRIED)
     rows = [one for number, name in each for one in coverage.bound_rows(bank, number, name)]
