@@ -301,9 +301,8 @@ class Files:
 
     def fingerprint(self, rows: np.ndarray) -> str:
         """A hash of names, sizes and modification times of the files and of the target size."""
-        files = [Path(self.paths[row]) for row in rows]
-        stats = [(file.name, file.stat()) for file in files]
-        lines = [f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n" for name, stat in stats]
+        files = ((path.name, path.stat()) for path in (Path(self.paths[row]) for row in rows))
+        lines = [f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n" for name, stat in files]
         return hashlib.sha256("".join((repr(self.size), *lines)).encode()).hexdigest()
 
 
@@ -312,10 +311,9 @@ def decode(path: Path, size: int | None = None, *, grey: bool = False) -> np.nda
 
     16-bit images are reduced to their high byte; nothing is cropped, padded or equalised, so an
     image that is not square is stretched and every fraction of its area stays what it was. An image
-    that says which way up it is (EXIF) is turned so.
-    Resizing averages over boxes (Pillow's ``BOX``), without ringing. Large JPEGs are decoded at a
-    half, a quarter or an eighth of their size where that is still twice ``size``, several times
-    faster.
+    that says which way up it is (EXIF) is turned so. Resizing averages over boxes (Pillow's
+    ``BOX``), without ringing. Large JPEGs are decoded at a half, a quarter or an eighth of their
+    size where that is still twice ``size``, several times faster.
 
     Args:
         path: A file that Pillow can read. Pixels that are fractions or have 32 bits, whose range is

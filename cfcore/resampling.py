@@ -151,8 +151,7 @@ def _frame(
     values: Mapping[str, np.ndarray], rule: Callable[[str], Rule], sampling: Resampling
 ) -> pd.DataFrame:
     """A row for each metric: the estimate and its interval."""
-    ends = {n: interval(v, rule=rule(n), level=sampling.level) for n, v in values.items()}
-    rows = [(name, values[name][0], *pair) for name, pair in ends.items()]
+    rows = [(n, v[0], *interval(v, rule=rule(n), level=sampling.level)) for n, v in values.items()]
     frame = pd.DataFrame(rows, columns=["metric", "estimate", "low", "high"])
     patients = len(sampling.code.unique())
     frame.attrs["doubtful"] = [n for n in values if patients < rule(n).doubtful]
@@ -167,8 +166,8 @@ def bootstrap_scores(
         return _frame(replicate(scores, options, sampling), rule, sampling)
     frames, values = [], {}
     for group, rows in check_groups(by, len(scores.obs)).items():
-        own = {name: getattr(scores, name) for name in ("obs", "cf", "y", "weight")}
-        own = {name: None if v is None else v[rows] for name, v in own.items()}
+        every = ((name, getattr(scores, name)) for name in ("obs", "cf", "y", "weight"))
+        own = {name: v[rows] for name, v in every if v is not None}
         drawn = replace(sampling, code=sampling.code[rows])
         values[group] = replicate(replace(scores, **own), options, drawn)
         frames.append(_frame(values[group], rule, drawn).assign(group=group, rows=len(rows)))

@@ -41,11 +41,11 @@ def paragraphs(text: str) -> Iterator[str]:
             yield block
 
 
-def count(text: str) -> dict[str, int]:
+def tally(text: str) -> dict[str, int]:
     """Words, sentences of more than 35 words, paragraphs with more than three numbers.
 
     Example:
-        >>> count("One, 2, 3, 4 and 5 are numbers. So they are.")
+        >>> tally("One, 2, 3, 4 and 5 are numbers. So they are.")
         {'words': 11, 'long sentences': 0, 'full paragraphs': 1}
     """
     found = list(paragraphs(text))
@@ -60,7 +60,7 @@ def count(text: str) -> dict[str, int]:
 def _main(*files: str) -> None:
     paths = [Path(file) for file in files]
     paths = paths or sorted([*Path("notebooks").glob("*.md"), *Path("book").glob("*.md")])
-    table = pd.DataFrame({path.stem: count(path.read_text()) for path in paths}).T
+    table = pd.DataFrame({path.stem: tally(path.read_text()) for path in paths}).T
     print(pd.concat([table, table.sum().to_frame("all").T]).to_string())
 
 

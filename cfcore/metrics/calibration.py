@@ -87,8 +87,14 @@ def maximum_calibration_error(p: Tensor, y: Tensor, bins: int = 10) -> Tensor:
     .. math:: \max_{b :\, I_b \neq \emptyset} \left| \frac{1}{|I_b|} \sum_{i \in I_b} y_i
         - \frac{1}{|I_b|} \sum_{i \in I_b} \bar p_i \right|
 
-    A bin with a single patient can set it. Arguments are those of
-    :func:`expected_calibration_error`.
+    A bin with a single patient can set it.
+
+    Args:
+        p, y: Probabilities and labels 0 or 1, each of shape (N,).
+        bins: The number of bins.
+
+    Returns:
+        The error, shape ().
 
     Example:
         >>> p, y = torch.tensor([0.25, 0.25, 0.75, 0.75]), torch.tensor([0, 0, 1, 0])
