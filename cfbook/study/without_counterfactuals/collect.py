@@ -62,7 +62,7 @@ def _coverage_tables(bank: Bank, sets: int = 100) -> _Tables:
     return {_INTERVALS: coverage.covered_shares(pd.DataFrame(rows))}
 
 
-def _bound_tables(bank: Bank, sets: int = 60) -> _Tables:
+def _bound_tables(bank: Bank, sets: int = 40) -> _Tables:
     """Whether bounds do."""
     each = product(range(sets), coverage.TRIED)
     rows = [one for number, name in each for one in coverage.bound_rows(bank, number, name)]

@@ -10,7 +10,7 @@ worlds.
 score in each of the sixteen worlds and of :math:`R_\mathrm{IE}` over the ages of
 ``strengths.AGES``. Worlds with too few patients near them to be checked have none. *Bounds*
 on what joins worlds: whether the true value is between the limits, which should hold it in at least
-95 % of the sets; they cost more, and the first 60 sets have them. A share of 100 sets is known to
+95 % of the sets; they cost more, and the first 40 sets have them. A share of 100 sets is known to
 within 4 %: what is below 91 % is called too low.
 
 *Width*: the mean score of worlds from 8,000 patients of the pool as their own population, 10 sets,
