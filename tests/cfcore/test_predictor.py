@@ -55,7 +55,7 @@ def head(outputs: int) -> nn.Sequential:
 @pytest.fixture
 def data() -> Dataset:
     people = pd.DataFrame({"patient": range(N), "sex": [0, 1] * 6, "age": 50})
-    people = people.assign(effusion=[0, 0, 1, 1] * 3, cardiomegaly=[1, 0, 0] * 4)
+    people = people.assign(effusion=[0, 0, 1, 1] * 3, enlarged_heart=[1, 0, 0] * 4)
     return Dataset(people, torch.rand(N, 8, 8, generator=torch.Generator().manual_seed(0)))
 
 
@@ -250,7 +250,7 @@ def test_every_predictor_is_judged_by_its_own_labels(data: Dataset) -> None:
         {"eff": logit, "card": logit, "array": logit, "none": logit},
         data,
         GRID,
-        labels={"card": "cardiomegaly", "array": np.ones(N), "none": None},
+        labels={"card": "enlarged_heart", "array": np.ones(N), "none": None},
     )
 
     assert given["eff"].y.tolist() == [0, 0, 1, 1] * 3
@@ -259,7 +259,7 @@ def test_every_predictor_is_judged_by_its_own_labels(data: Dataset) -> None:
     assert given["none"].y is None
     assert [p.provenance["label"] for p in given.values()] == [
         "effusion",
-        "cardiomegaly",
+        "enlarged_heart",
         None,
         None,
     ]
