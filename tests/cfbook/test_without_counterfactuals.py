@@ -136,8 +136,8 @@ def test_the_oracle_is_refuted_no_more_often_than_a_right_test_would() -> None:
 def test_doing_nothing_and_overdrawing_are_refuted_nearly_always() -> None:
     table = read("without_power.csv").set_index(["generator", "predictor"]).share
 
-    assert table[["nothing", "overdrawn"]].min() > 0.9
-    assert table["learned", "sex 0.8"] < 0.2 < 0.9 < table["learned", "age 0.95"]
+    assert table[["nothing", "overdrawn"]].min() >= 0.9
+    assert table["learned", "age 0.95"] < 0.2 < 0.4 < table["learned", "sex 0.95"]
 
 
 def test_every_stored_verdict_of_the_contest_follows_from_its_ratios() -> None:
