@@ -95,8 +95,73 @@ const Tool = (() => {
     };
   };
 
+  /* What a page shows, in its address: read when it opens, written once the hand rests.
+     A browser that keeps the query of a file from scripts gets it behind a hash. */
+  let writing;
+  const address = {
+    read: () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : location.search),
+    write: (settings) => {
+      clearTimeout(writing);
+      writing = setTimeout(() => {
+        const words = new URLSearchParams(settings).toString();
+        try {
+          history.replaceState(null, "", words ? `?${words}` : location.pathname);
+        } catch {
+          history.replaceState(null, "", `#${words}`);
+        }
+      }, 300);
+    },
+  };
+
+  /* Scroll to a tool, and frame for a moment what has changed in it. */
+  const bring = (tool, changed, behavior = "smooth") => {
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    tool.scrollIntoView({ block: "start", behavior: calm ? "auto" : behavior });
+    changed.classList.add("changed");
+    setTimeout(() => changed.classList.remove("changed"), 1500);
+  };
+
+  /* The suggestions of a page: each button names the settings that it chooses, as an address does. */
+  const suggest = (root, apply) => {
+    const buttons = [...root.querySelectorAll("button[data-try]")];
+    const choose = (one) => buttons.forEach((other) => other.closest("li").classList.toggle("chosen", other === one));
+    for (const button of buttons) {
+      button.addEventListener("click", () => {
+        choose(button);
+        apply(new URLSearchParams(button.dataset.try));
+      });
+    }
+    return { first: new URLSearchParams(buttons[0].dataset.try), choose: (number) => choose(buttons[number]) };
+  };
+
+  /* Formulas at names: seen while the pointer or the focus is there, held by a click, let go by Escape. */
+  const explain = (root) => {
+    const names = [...root.querySelectorAll(".named > button")];
+    const hold = (one) => names.forEach((name) => {
+      const held = name === one;
+      name.parentNode.classList.toggle("held", held);
+      name.setAttribute("aria-expanded", held);
+    });
+    names.forEach((name, i) => {
+      const note = name.nextElementSibling;
+      note.id ||= `${root.id}-formula-${i}`;
+      name.setAttribute("aria-describedby", note.id);
+      name.addEventListener("click", () => hold(name.getAttribute("aria-expanded") === "true" ? null : name));
+      for (const come of ["pointerenter", "focus"]) {
+        name.addEventListener(come, () => name.parentNode.classList.remove("dismissed"));
+      }
+    });
+    document.addEventListener("click", (event) => { if (!event.target.closest?.(".named")) hold(null); });
+    document.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      hold(null);
+      names.forEach((name) => name.parentNode.classList.add("dismissed"));
+    });
+    hold(null);
+  };
+
   return {
     start, bytes, unpack, paintGrey, paintDifference, own, person, health, decimals, percent,
-    element, write, shape, scale, line, text, announcer,
+    element, write, shape, scale, line, text, announcer, address, bring, suggest, explain,
   };
 })();

@@ -24,6 +24,18 @@ window.probe = {
     return Array.from(data).filter((_, i) => i % 4 === 0);
   },
 
+  /* How opaque each pixel of a difference is, negative where it is blue: the sign of the difference. */
+  signed: (canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return Array.from({ length: data.length / 4 }, (_, i) => (data[4 * i] > data[4 * i + 2] ? 1 : -1) * data[4 * i + 3]);
+  },
+
+  /* Whether all of a node can be seen below the bar of the page. */
+  inView: (node) => {
+    const { top, bottom } = node.getBoundingClientRect();
+    return top >= 48 && bottom <= innerHeight;
+  },
+
   /* The front page: the score of each classifier, and where its dot is along the scale. */
   scores: () => {
     const values = document.querySelectorAll("#front-scores .value");
@@ -38,7 +50,8 @@ window.probe = {
 
   /* The table of the explorer: observed, true and learned probability by predictor. */
   risks: () => {
-    const cells = (row) => Array.from(row.cells).slice(1, 4).map((cell) => Number(cell.textContent));
+    const cell = (row, of) => Number(row.querySelector(`[data-of=${of}]`).textContent);
+    const cells = (row) => ["observed", "truth", "learned"].map((of) => cell(row, of));
     const rows = Array.from(document.querySelectorAll("#explorer-risks tr"));
     return Object.fromEntries(rows.map((row) => [row.cells[0].textContent, cells(row)]));
   },

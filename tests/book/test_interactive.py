@@ -42,6 +42,7 @@ PROBE = Path(__file__).parent / "interactive.js"
 BOOK = preset("book")
 PAGES = {"front": "index", "explorer": "explorer", "playground": "playground"}
 TOOLS = tuple(PAGES)
+WORLD = ("observed", "truth")  # pictures of the explorer
 PAPER = (0.5, 0.25, 0.1)  # the tails that are always shown
 STILL = 0.01  # the layout shift that nobody sees
 
@@ -104,7 +105,14 @@ def visit(chromium: Browser, served: str) -> Iterator[Callable[..., Page]]:
     """Open a tool in a window of its own and wait until it is ready."""
     contexts = []
 
-    def go(tool: str, *, base: str = served, ready: bool = True, **options) -> Page:  # noqa: ANN003
+    def go(
+        tool: str,
+        *,
+        base: str = served,
+        state: str = "",
+        ready: bool = True,
+        **options,  # noqa: ANN003
+    ) -> Page:
         context = chromium.new_context(**options)
         contexts.append(context)
         page = context.new_page()
@@ -114,7 +122,7 @@ def visit(chromium: Browser, served: str) -> Iterator[Callable[..., Page]]:
         page.on("request", lambda request: page.requests.append(request.url))
         page.add_init_script(path=PROBE)
         page.route("**/*-data.js", lambda route: (time.sleep(0.4), route.continue_()))
-        page.goto(f"{base}/book/{PAGES[tool]}.html")
+        page.goto(f"{base}/book/{PAGES[tool]}.html{state}")
         if ready:
             page.wait_for_function(f"probe.said('{tool}')")
         return page
@@ -311,12 +319,24 @@ def test_the_explorer_is_worked_by_keyboard(visit: Callable) -> None:
     page.keyboard.press("ArrowRight")
     slider = page.get_by_role("slider", name="What if: age")
     assert slider.get_attribute("aria-valuetext") == "30 years"
-    hear(page, "explorer", "As a man of 30")
+    hear(page, "explorer", "As a woman of 30")
     assert risks(page) != first
 
     tab_to(page, "explorer-own")
     page.keyboard.press("Enter")
-    assert risks(page) == first
+    own = risks(page)
+    assert all(abs(observed - true) < 0.05 for observed, true, _ in own.values())
+
+    panel = page.get_by_role("slider", name="with the score of sex bias 0.95")
+    panel.focus()
+    page.keyboard.press("ArrowUp")
+    assert panel.get_attribute("aria-valuetext").startswith("man of 70: 0.0")
+    page.keyboard.press("Home")
+    assert panel.get_attribute("aria-valuenow") == "20" == value(page, "explorer-age")
+
+    tab_to(page, "explorer-more")
+    page.keyboard.press("Space")
+    assert page.locator(".panel:visible").count() == 6
 
 
 def drag(page: Page, selector: str, to: float) -> None:
@@ -348,6 +368,15 @@ def test_the_explorer_is_worked_by_touch(visit: Callable) -> None:
     page.get_by_role("button", name="Back to the patient").tap()
     assert value(page, "explorer-age") == "80"
 
+    panel = page.locator(".panel").first
+    panel.scroll_into_view_if_needed()
+    box = panel.locator("svg").bounding_box()
+    page.touchscreen.tap(box["x"] + 24, box["y"] + box["height"] / 2)
+    assert value(page, "explorer-age") == "20"
+    assert "of 20: " in panel.locator(".readout").inner_text()
+    page.locator("#explorer-learned").tap()
+    assert page.locator("#explorer-drawn").is_visible()
+
 
 def test_the_pictures_of_the_explorer_are_those_of_the_generators(visit: Callable) -> None:
     data = held_out(_HOSPITAL, BOOK, "balanced")
@@ -368,8 +397,113 @@ def test_the_pictures_of_the_explorer_are_those_of_the_generators(visit: Callabl
         np.testing.assert_array_equal(np.reshape(observed, (64, 64)), _grey(data[row])[0, 0])
 
 
+def test_the_explorer_opens_with_two_predictors_where_something_is_seen(visit: Callable) -> None:
+    page = visit("explorer", **DESK)
+    seen = risks(page)
+
+    assert page.locator(".panel:visible b").all_inner_texts() == ["unbiased", "sex bias 0.95"]
+    assert page.locator("#explorer-risks tr:visible").count() == 2
+    assert page.locator(".with-learned:visible").count() == 0
+    assert abs(seen["unbiased"][1] - seen["unbiased"][0]) < 0.1
+    assert seen["sex bias 0.95"][0] - seen["sex bias 0.95"][1] > 0.5
+    turned = "a man of 70, “sex bias 0.95” would have decided otherwise"
+    assert turned in page.locator("#explorer-sentence").inner_text()
+
+    observed, truth = (page.locator(f"#explorer-{name}").evaluate("probe.grey") for name in WORLD)
+    change = np.subtract(truth, observed)
+    assert np.abs(change).max() > 30
+    shown = page.locator("#explorer-change").evaluate("probe.signed")
+    strength = np.sign(change) * np.minimum(4 * np.abs(change), 255)
+    strong = np.abs(change) > 2  # a browser does not keep the colour of what is all but transparent
+    np.testing.assert_array_equal(np.array(shown)[strong], strength[strong])
+    np.testing.assert_array_equal(np.abs(shown), np.abs(strength))
+
+
+def test_the_explorer_draws_the_mean_of_all_worlds(visit: Callable) -> None:
+    page = visit("explorer", **DESK)
+    truth = page.evaluate("window.EXPLORER.patients[0].truth")
+    height = page.locator(".panel svg").first.evaluate("chart => chart.clientHeight")
+
+    for panel, g in zip(page.locator(".panel:visible").all(), (0, 3), strict=True):
+        line = panel.locator("polyline.average.truth").get_attribute("points")
+        levels = [float(place.split(",")[1]) for place in line.split()]
+        level = height - 20 - np.mean(truth[g]) * (height - 28)
+        assert levels == pytest.approx([level, level], abs=0.1)
+        assert panel.locator("text.halo").text_content() == f"mean {np.mean(truth[g]):.2f}"
+    cells = page.locator("#explorer-risks tr:visible [data-of=mean]").all_inner_texts()
+    assert cells == [f"{np.mean(truth[g]):.2f}" for g in (0, 3)]
+
+
+def test_the_curves_of_the_explorer_tell_values_and_can_be_clicked(visit: Callable) -> None:
+    page = visit("explorer", **DESK)
+    truth = page.evaluate("window.EXPLORER.patients[0].truth")[3]
+    panel = page.locator(".panel:visible").nth(1)
+    panel.scroll_into_view_if_needed()
+    box = panel.locator("svg").bounding_box()
+    left = box["x"] + 26  # at twenty years
+
+    page.mouse.move(left, box["y"] + 12)
+    readout = panel.locator(".readout")
+    assert readout.inner_text() == f"20 years: woman {truth[8]:.2f}, man {truth[0]:.2f}"
+    page.mouse.click(left, box["y"] + 12)  # nearer to the woman
+    page.mouse.move(0, 0)
+    assert readout.inner_text() == f"woman of 20: {truth[8]:.2f}"
+    assert value(page, "explorer-age") == "20"
+    assert page.locator("[name=explorer-sex]:checked").input_value() == "1"
+
+    page.mouse.move(left, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 9, box["y"] + 60, steps=5)
+    assert value(page, "explorer-age") == "90"
+    page.mouse.up()
+
+
+@pytest.mark.parametrize("window", [DESK, PHONE], ids=["desk", "phone"])
+def test_what_a_suggestion_changes_is_scrolled_into_view(window: dict, visit: Callable) -> None:
+    page = visit("explorer", **window)
+    for number in range(3):
+        page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
+        page.locator("button[data-try]").nth(number).click()
+        for part in ("#explorer-age", ".panel >> nth=0"):
+            page.locator(part).evaluate(
+                "node => new Promise(done => setInterval(() => probe.inView(node) && done(), 50))"
+            )
+        first = page.locator("#explorer-truth" if number < 2 or window is DESK else ".panel svg")
+        assert first.first.evaluate("probe.inView")
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_the_address_of_the_explorer_holds_what_it_shows(
+    scheme: str, visit: Callable, served: str, site: Path
+) -> None:
+    base = served if scheme == "http" else site.as_uri()
+    page = visit("explorer", base=base, **DESK)
+    assert page.url.endswith("explorer.html")
+
+    page.get_by_role("radio", name="man of 34").first.check()
+    page.locator("[name=explorer-sex][value='1']").check()
+    page.locator("#explorer-age").fill("50")
+    page.locator("#explorer-more").check()
+    page.locator("#explorer-learned").check()
+    page.wait_for_function("location.href.includes('learned=yes')")
+    query = "?patient=4&sex=woman&age=50&predictors=all&learned=yes"
+    assert page.url.endswith(query)
+
+    for sign in "?#":
+        other = visit("explorer", base=base, state=sign + query[1:], **DESK)
+        assert risks(other) == risks(page)
+        assert other.locator("[name=explorer-patient]").nth(3).is_checked()
+        assert other.locator(".panel:visible").count() == 6
+        assert other.locator("#explorer-drawn").is_visible()
+        assert other.locator("#explorer-age").evaluate("probe.inView")
+    odd = visit("explorer", base=base, state="?patient=99&sex=x&age=55&learned=%", **DESK)
+    assert odd.locator("[name=explorer-patient]").first.is_checked()
+    assert odd.complaints == page.complaints == []
+
+
 def test_what_the_explorer_suggests_can_be_seen(visit: Callable) -> None:
     page = visit("explorer", **DESK)
+    page.locator("#explorer-own").click()
     own = risks(page)
     suggestions = page.locator("button[data-try]")
 
