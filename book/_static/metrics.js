@@ -2,7 +2,7 @@
 
    Pure functions with the conventions of cfcore.metrics: logits in, double precision throughout,
    p-bar rounded to 12 decimals before decisions, ranks and bins, decisions p > threshold, losses in
-   nats and exact from logits. tests/test_interactive.py compares them with the package.
+   nats and exact from logits. tests/book/test_interactive.py compares them with the package.
 
    A table is { obs, cf, y }: the observed logits of N patients, for each of them an array of K
    counterfactual logits, and the labels. A question is { q, threshold, alphas, bins }. */

@@ -12,6 +12,10 @@ Tool.start(() => {
   const [N, K] = [patients.y.length, nearest.length];
   const PAPER = [0.5, 0.25, 0.1]; // the tails of the paper's tables
   const uniform = new Array(K).fill(N / K);
+  const ORIGINAL = ["R_orig", "Brier_orig", "ECE_orig", "MCE_orig"]; // which no q changes
+  const OPENING = { predictor: "sex bias 0.95", q: "uniform", threshold: 0.5, alpha: 0.2, bins: 10, order: "flips" };
+  const tool = document.getElementById("playground");
+  const further = [...tool.querySelectorAll("[data-more]")]; // all that a beginner can do without
   const tailName = (alpha) => `R_CVaR_${alpha.toFixed(2)}`;
   const women = [...worlds.sex.keys()].sort((a, b) => worlds.sex[b] - worlds.sex[a]); // they come first
 
@@ -30,14 +34,15 @@ Tool.start(() => {
   });
   const shown = weights.map(() => element("span", { class: "count" }));
   let chosen = 0; // the patient
+  let all = false; // every metric is shown, or three
 
-  /* What is asked now; null where no world has any weight. */
-  const question = () => {
-    const total = weights.reduce((sum, input) => sum + Number(input.value), 0);
+  /* What is asked now, of the worlds that have weight, or of all of them; null where none has any. */
+  const question = (counts = weights.map((input) => Number(input.value))) => {
+    const total = counts.reduce((sum, count) => sum + count, 0);
     if (!total) return null;
     const alpha = Number($("alpha").value);
     return {
-      q: weights.map((input) => Number(input.value) / total),
+      q: counts.map((count) => count / total),
       threshold: Number($("threshold").value),
       alphas: [...PAPER.filter((other) => other !== alpha), alpha], // the last is the slider's
       bins: Number($("bins").value),
@@ -45,7 +50,9 @@ Tool.start(() => {
     };
   };
 
-  const setWeights = (values) => weights.forEach((input, k) => { input.value = values[k]; });
+  const WEIGHTS = { uniform, empirical: nearest, women: worlds.sex.map((sex) => (sex ? N / K : 0)) };
+  const setWeights = (values) => weights.forEach((input, k) => { input.value = values[k] ?? 0; });
+  const kind = (q) => kinds.find((input) => input.value === q);
 
   const showControls = (asked) => {
     for (const control of ["threshold", "alpha"]) write($(`${control}-shown`), decimals(Number($(control).value)));
@@ -59,26 +66,31 @@ Tool.start(() => {
       ? `q is each number over the sum of all, ${sum}.`
       : "No world has any weight: there is nothing to average. Give one of them a patient.");
     $("hint").classList.toggle("warning", !asked);
+    $("hint").hidden = !all && asked !== null;
   };
 
   const showMetrics = (mine, basic, alpha) => {
     const key = (metric) => (metric === "R_CVaR" ? tailName(alpha) : metric);
-    const highest = mine && Math.max(mine.R_WC, basic.R_WC, mine.R_orig, basic.R_orig);
-    for (const row of document.querySelectorAll("#playground [data-metric]")) {
+    const highest = Math.max(...[mine, basic].flatMap((values) => [values.R_WC ?? 0, values.R_orig]));
+    for (const row of tool.querySelectorAll("[data-metric]")) {
       const metric = key(row.dataset.metric);
       const digits = metric === "abs_rank_change" ? 1 : 3;
       [mine, basic].forEach((values, column) => {
         const cell = row.cells[1 + column];
-        const value = values ? values[metric] : NaN;
-        write(cell, values ? decimals(value, digits) : "\u2013");
+        const value = metric in values ? values[metric] : NaN;
+        write(cell, metric in values ? decimals(value, digits) : "\u2013");
         cell.dataset.value = value;
-        if (metric.startsWith("R_")) cell.style.setProperty("--share", `${values ? (100 * value) / highest : 0}%`);
+        if (metric.startsWith("R_")) cell.style.setProperty("--share", `${(100 * (value || 0)) / highest}%`);
       });
     }
-    for (const tile of document.querySelectorAll("#playground [data-tile]")) {
-      const value = mine ? mine[key(tile.dataset.tile)] : NaN;
-      const flips = tile.dataset.tile === "S_flip";
-      write(tile.firstChild, !mine ? "\u2013" : flips ? percent(value) : decimals(value, 3));
+    for (const tile of tool.querySelectorAll("[data-tile]")) {
+      const { tile: metric } = tile.dataset;
+      const words = (values) => {
+        if (!(metric in values)) return "\u2013";
+        return metric === "S_flip" ? percent(values[metric]) : decimals(values[metric], 3);
+      };
+      write(tile.querySelector("b"), words(mine));
+      write(tile.querySelector(".basic"), words(basic));
     }
   };
 
@@ -102,7 +114,11 @@ Tool.start(() => {
     const input = element("input", { type: "radio", name: "playground-patient", value: i });
     const parts = ["who", "strip", "tail", "flips"].map((part) => element("span", { class: part }));
     parts[0].textContent = `${person(patients.sex[i], patients.age[i])}, ${health(y)}`;
-    input.addEventListener("change", () => { chosen = i; drawPatient(last, question()); });
+    input.addEventListener("change", () => {
+      chosen = i;
+      drawPatient(last, question());
+      remember();
+    });
     return { input, parts, label: element("label", {}, input, ...parts) };
   });
 
@@ -143,7 +159,7 @@ Tool.start(() => {
     if (!people || !asked) return;
     const one = people[chosen];
     rows[chosen].input.checked = true;
-    Patient.drawWorlds($("worlds"), one, asked, worlds, patients.age[chosen]);
+    Patient.drawWorlds($("worlds"), one, asked, worlds, patients.age[chosen], all);
     Patient.drawTail($("tail"), one, asked, worlds);
     const side = one.pObs > asked.threshold ? "above" : "below";
     const flipping = one.flips.filter((flip, k) => flip && asked.q[k]).length;
@@ -155,7 +171,7 @@ Tool.start(() => {
       `A ${person(patients.sex[chosen], patients.age[chosen])}, ${health(patients.y[chosen])}.`,
       `Observed score ${decimals(one.pObs)}, ${side} the threshold; average over q ${decimals(one.pBar)}.`,
       flips,
-      `Expected loss ${losses[0]}, tail loss ${losses[1]}, worst ${losses[2]}.`,
+      all ? `Expected loss ${losses[0]}, tail loss ${losses[1]}, worst ${losses[2]}.` : "",
     ].join(" "));
   };
 
@@ -163,7 +179,11 @@ Tool.start(() => {
     const asked = question();
     showControls(asked);
     if (!asked) {
-      showMetrics(null, null, Number($("alpha").value));
+      const rest = [tables[$("predictor").value], tables[0]].map((table) => {
+        const { metrics } = Metrics.evaluate(table, question(uniform));
+        return Object.fromEntries(ORIGINAL.map((name) => [name, metrics[name]]));
+      });
+      showMetrics(...rest, Number($("alpha").value));
       say($("hint").textContent);
       return null;
     }
@@ -176,36 +196,63 @@ Tool.start(() => {
     const { R_IE, S_flip, S_var, [tailName(asked.alpha)]: tail } = mine.metrics;
     say([
       `${predictors[$("predictor").value].label}: expected risk ${decimals(R_IE, 3)}`,
-      `tail risk ${decimals(tail, 3)}`,
+      ...(all ? [`tail risk ${decimals(tail, 3)}`] : []),
       `${percent(S_flip)} of decisions flipped`,
-      `variance ${decimals(S_var, 3)}.`,
+      `score variance ${decimals(S_var, 3)}.`,
     ].join(", "));
     return order;
   };
 
-  /* The suggestions on the page: buttons that set controls and then behave as if by hand. */
-  const apply = (settings) => {
-    if (settings.q === "women") {
-      kinds[2].checked = true;
-      setWeights(worlds.sex.map((sex) => (sex ? 20 : 0)));
-    } else if (settings.q) {
-      kinds.find((input) => input.value === settings.q).checked = true;
-      setWeights(settings.q === "uniform" ? uniform : nearest);
+  /* Three metrics, or all of them and what they depend on. */
+  const showAll = (yes) => {
+    all = yes;
+    for (const node of further) node.hidden = !yes;
+    tool.classList.toggle("few", !yes);
+    $("more").setAttribute("aria-expanded", yes);
+  };
+
+  /* The settings as they are in the address, as far as they differ from those at the opening. */
+  const settings = () => {
+    const q = kinds.find((input) => input.checked).value;
+    const now = { predictor: predictors[$("predictor").value].label, q };
+    for (const control of ["threshold", "alpha", "bins", "order"]) now[control] = $(control).value;
+    const differ = Object.entries(now).filter(([name, value]) => value !== String(OPENING[name]));
+    return {
+      ...Object.fromEntries(differ),
+      ...(q === "custom" && { weights: weights.map((input) => input.value).join(".") }),
+      ...(chosen !== listed[0] && { patient: chosen + 1 }),
+      ...(all && { metrics: "all" }),
+    };
+  };
+  const remember = () => Tool.address.write(settings());
+
+  /* Settings of an address or of a suggestion; what it does not say is as at the opening. */
+  const apply = (asked) => {
+    const { q, weights: counts, ...given } = { ...OPENING, ...Object.fromEntries(asked) };
+    const custom = q === "custom" && counts;
+    (kind(custom ? q : WEIGHTS[q] ? q : OPENING.q)).checked = true;
+    setWeights(custom ? counts.split(".") : WEIGHTS[q] ?? uniform);
+    for (const control of ["threshold", "alpha", "bins"]) {
+      $(control).value = Number.isFinite(Number(given[control])) ? given[control] : OPENING[control];
     }
-    for (const control of ["threshold", "alpha", "bins", "order"]) {
-      if (settings[control] !== undefined) $(control).value = settings[control];
-    }
-    if (settings.predictor) $("predictor").value = predictors.findIndex((one) => one.label === settings.predictor);
+    $("order").value = given.order in ORDERS ? given.order : OPENING.order;
+    const found = predictors.findIndex((one) => one.label === given.predictor);
+    $("predictor").value = found < 0 ? 0 : found;
+    if (custom || given.metrics === "all") showAll(true);
     const order = update();
     if (order) {
-      [chosen] = order;
+      const patient = Number(given.patient) - 1;
+      chosen = patient in patients.y ? patient : order[0];
       drawPatient(last, question());
       $("patients").scrollTop = 0;
     }
   };
+  const changed = () => {
+    update();
+    remember();
+  };
 
   $("predictor").append(...predictors.map(({ label }, i) => element("option", { value: i }, label)));
-  $("predictor").value = predictors.findIndex((one) => one.label === "sex bias 0.95");
   $("count").textContent = `for ${N} patients`;
   $("weights").append(element("span", { class: "corner" }), element("b", {}, "women"), element("b", {}, "men"));
   women.slice(0, K / 2).forEach((k) => {
@@ -213,18 +260,47 @@ Tool.start(() => {
     const pair = [k, other].map((j) => element("span", { class: "weight" }, weights[j], shown[j]));
     $("weights").append(element("span", { class: "age" }, String(worlds.age[k])), ...pair);
   });
-  setWeights(uniform);
 
   kinds.forEach((input) => input.addEventListener("change", () => {
-    if (input.value !== "custom") setWeights(input.value === "uniform" ? uniform : nearest);
-    update();
+    if (input.value in WEIGHTS) setWeights(WEIGHTS[input.value]);
+    changed();
   }));
-  weights.forEach((input) => input.addEventListener("input", () => { kinds[2].checked = true; update(); }));
+  weights.forEach((input) => input.addEventListener("input", () => {
+    kind("custom").checked = true;
+    changed();
+  }));
   for (const control of ["predictor", "threshold", "alpha", "bins", "order"]) {
-    $(control).addEventListener("input", update);
+    $(control).addEventListener("input", changed);
   }
-  for (const button of document.querySelectorAll("button[data-try]")) {
-    button.addEventListener("click", () => apply(JSON.parse(button.dataset.try)));
-  }
-  apply({});
+  $("more").addEventListener("click", () => {
+    showAll(!all);
+    changed();
+  });
+  new ResizeObserver(() => drawPatient(last, question())).observe($("worlds"));
+
+  const suggestions = Tool.suggest(tool, (asked) => {
+    apply(asked);
+    remember();
+    const table = tool.querySelector(".metrics");
+    const far = table.getBoundingClientRect().top - tool.getBoundingClientRect().top > innerHeight / 2; // on a phone
+    if (asked.has("metrics")) Tool.bring(far ? table : tool, table);
+    else Tool.bring(tool, $("tiles"));
+  });
+  $("reset").addEventListener("click", () => {
+    showAll(false);
+    suggestions.choose(0);
+    apply(new URLSearchParams());
+    remember();
+  });
+  Tool.explain(tool);
+  const open = () => {
+    const asked = Tool.address.read();
+    const given = [...Object.keys(OPENING), "weights", "patient", "metrics"].some((name) => asked.has(name));
+    if (given) suggestions.choose(-1);
+    apply(asked);
+    if (given) Tool.bring(tool, $("tiles"), "auto");
+  };
+  showAll(false);
+  addEventListener("hashchange", open);
+  open();
 });

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -44,6 +47,8 @@ PAGES = {"front": "index", "explorer": "explorer", "playground": "playground"}
 TOOLS = tuple(PAGES)
 WORLD = ("observed", "truth")  # pictures of the explorer
 PAPER = (0.5, 0.25, 0.1)  # the tails that are always shown
+ORIGINAL = ("R_orig", "Brier_orig", "ECE_orig", "MCE_orig")  # which know of no world
+FIRST = ("R_IE", "S_flip", "S_var")  # what a beginner sees
 STILL = 0.01  # the layout shift that nobody sees
 
 
@@ -471,6 +476,11 @@ def test_what_a_suggestion_changes_is_scrolled_into_view(window: dict, visit: Ca
         first = page.locator("#explorer-truth" if number < 2 or window is DESK else ".panel svg")
         assert first.first.evaluate("probe.inView")
 
+    page = visit("playground", **window)
+    page.get_by_role("button", name="What averaging hides").click()
+    row = page.locator("[data-metric=R_orig]")
+    row.evaluate("node => new Promise(done => setInterval(() => probe.inView(node) && done(), 50))")
+
 
 @pytest.mark.parametrize("scheme", ["http", "file"])
 def test_the_address_of_the_explorer_holds_what_it_shows(
@@ -604,6 +614,9 @@ def test_the_playground_is_worked_by_keyboard(visit: Callable) -> None:
     assert value(page, "playground-predictor") == "0"
     tab_to(page, "playground-threshold")
     page.keyboard.press("ArrowRight")
+    tab_to(page, "playground-more")
+    page.keyboard.press("Enter")
+    page.locator("#playground-predictor").focus()
     tab_to(page, "playground-alpha")
     page.keyboard.press("Home")
     assert shown(page) == pytest.approx(
@@ -611,9 +624,11 @@ def test_the_playground_is_worked_by_keyboard(visit: Callable) -> None:
     )
     assert shown(page)["R_CVaR"] == shown(page)["R_WC"]
 
+    page.locator("#playground-threshold").focus()
     tab_to(page, "playground-q")
     page.keyboard.press("ArrowRight")
     assert page.locator("[name=playground-q]:checked").input_value() == "empirical"
+    page.locator("#playground-bins").focus()
     page.keyboard.press("Tab")
     page.keyboard.press("End")
     assert page.locator("[name=playground-q]:checked").input_value() == "custom"
@@ -632,11 +647,12 @@ def test_the_playground_is_worked_by_touch(visit: Callable) -> None:
     drag(page, "#playground-threshold", 0.9)
     threshold = float(value(page, "playground-threshold"))
     assert 0.8 < threshold < 1
-    page.get_by_role("radio", name="empirical").tap()
+    page.get_by_role("radio", name="as in the test set").tap()
     asked = {"threshold": threshold, "alpha": 0.2, "bins": 10, "q": "empirical"}
     chosen = int(value(page, "playground-predictor"))
     assert shown(page) == pytest.approx(expected(chosen, asked, target(asked)), abs=1e-6)
 
+    page.get_by_role("button", name="All 21 metrics").tap()
     drag(page, "[data-world='3']", 1.0)
     assert page.locator("[data-world='3']").input_value() == "60"
     assert page.locator("[name=playground-q]:checked").input_value() == "custom"
@@ -660,10 +676,109 @@ def test_without_any_weight_the_playground_says_so(visit: Callable) -> None:
     page.evaluate("probe.set", setting | {"weights": [0] * 16})
 
     assert "nothing to average" in page.locator("#playground-hint").inner_text()
-    assert all(np.isnan(value) for value in shown(page).values())
+    empty = shown(page)
+    known = {name: value for name, value in empty.items() if not np.isnan(value)}
+    whole = expected(0, setting, np.full(16, 1 / 16))
+    assert known == pytest.approx({name: whole[name] for name in ORIGINAL})
     page.evaluate("probe.set", setting | {"weights": [1] * 16})
     assert shown(page)["R_IE"] == pytest.approx(expected(0, setting, np.full(16, 1 / 16))["R_IE"])
     assert page.complaints == []
+
+
+def test_the_playground_begins_with_three_metrics_and_can_be_reset(visit: Callable) -> None:
+    page = visit("playground", **DESK)
+    first, address = page.evaluate("probe.metrics()"), page.url
+    tiles = page.locator("[data-tile]:visible")
+    assert [tile.get_attribute("data-tile") for tile in tiles.all()] == [*FIRST]
+    for name, tile in zip(FIRST, tiles.all(), strict=True):
+        for part, column in (("b", 0), (".basic", 1)):
+            number = float(first[name][column])
+            words = f"{100 * number:.0f} %" if name == "S_flip" else f"{number:.3f}"
+            assert tile.locator(part).inner_text() == words
+    further = page.locator("[data-metric], #playground-alpha, #playground-bins, [data-world]")
+    assert further.locator("visible=true").count() == 0
+
+    page.get_by_role("button", name="All 21 metrics").click()
+    assert page.locator("[data-metric]:visible").count() == 21
+    assert further.locator("visible=true").count() == further.count() == 21 + 2 + 16
+    page.locator("#playground-alpha").fill("0.6")
+    page.locator("[data-world='2']").fill("3")
+    page.locator("#playground-predictor").select_option("4")
+    assert page.evaluate("probe.metrics()") != first
+
+    page.get_by_role("button", name="Reset").click()
+    assert page.evaluate("probe.metrics()") == first
+    assert further.locator("visible=true").count() == 0
+    page.wait_for_function("address => location.href === address", arg=address)
+
+
+@pytest.mark.parametrize("window", [DESK, PHONE], ids=["desk", "phone"])
+def test_a_name_shows_its_formula_by_focus_by_pointer_and_by_touch(
+    window: dict, visit: Callable
+) -> None:
+    page = visit("playground", state="?metrics=all", **window)
+    names = page.locator(".named:visible")
+    assert names.count() == len(FIRST) + 21
+
+    for name in names.all():
+        button, note = name.locator("button"), name.locator(".formula")
+        assert note.is_hidden()
+        button.focus()
+        assert note.is_visible()
+        symbol = button.inner_text()
+        assert note.inner_text().replace("\n", "").startswith(symbol.replace("\n", "") + " =")
+        box = note.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= window["viewport"]["width"]
+        page.keyboard.press("Escape")
+        assert note.is_hidden()
+        button.blur()
+
+    button, note = (names.last.locator(part) for part in ("button", ".formula"))
+    if window is PHONE:
+        button.tap()
+        assert note.is_visible()
+        page.locator("h2.tool-heading").tap()
+    else:
+        button.hover()
+        assert note.is_visible()
+        note.hover()  # it stays while it is read
+        assert note.is_visible()
+        page.mouse.move(0, 0)
+    assert note.is_hidden()
+
+
+def test_the_mean_of_the_explorer_shows_its_formula(visit: Callable) -> None:
+    page = visit("explorer", **PHONE)
+    note = page.locator("#explorer .formula")
+    page.get_by_role("button", name="mean", exact=True).tap()
+    assert "the marginalised prediction" in note.inner_text()
+    box = note.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_the_address_of_the_playground_holds_what_it_shows(
+    scheme: str, visit: Callable, served: str, site: Path
+) -> None:
+    base = served if scheme == "http" else site.as_uri()
+    page = visit("playground", base=base, **DESK)
+    page.locator("#playground-more").click()
+    rng = np.random.default_rng(3)
+    for asked in (random_setting(rng) | {"q": q} for q in ("custom", "empirical")):
+        page.evaluate("probe.set", asked)
+        page.locator("#playground-order").select_option("moved")
+        page.locator("[name=playground-patient]").nth(7).check()
+        page.wait_for_function("q => location.href.includes(`q=${q}`)", arg=asked["q"])
+        page.wait_for_timeout(400)  # the address comes last
+        other = visit("playground", base=base, state="?" + page.url.split("?")[1], **DESK)
+        for what in ("probe.metrics()", "document.querySelector('#playground-sentence').innerText"):
+            assert other.evaluate(what) == page.evaluate(what)
+        assert value(other, "playground-order") == "moved"
+
+    odd = visit(
+        "playground", base=base, state="?predictor=x&q=custom&alpha=x&order=x&bins=1", **DESK
+    )
+    assert odd.complaints == page.complaints == []
 
 
 def test_what_the_playground_suggests_can_be_seen(visit: Callable) -> None:
@@ -671,6 +786,9 @@ def test_what_the_playground_suggests_can_be_seen(visit: Callable) -> None:
     suggestions = page.locator("button[data-try]")
 
     suggestions.nth(0).click()
+    both = page.evaluate("probe.metrics()")
+    assert all(float(both[name][0]) > 3 * float(both[name][1]) for name in FIRST)
+    suggestions.nth(3).click()
     tail = shown(page)
     assert tail["R_CM"] < tail["R_orig"] < tail["R_CVaR"] <= tail["R_WC"]
     suggestions.nth(1).click()
@@ -678,10 +796,49 @@ def test_what_the_playground_suggests_can_be_seen(visit: Callable) -> None:
     assert hidden["S_flip"] < tail["S_flip"] / 2
     assert hidden["S_var"] == tail["S_var"]
     suggestions.nth(2).click()
+    assert page.locator("[name=playground-q]:checked").input_value() == "women"
     women = shown(page)
     assert women["S_var"] < tail["S_var"] / 10
     assert women["S_flip"] > 0.2
     assert page.locator(".rows .who").first.inner_text().startswith("man")
+
+
+SETTINGS = {
+    "explorer": {
+        "patient": "[1-8]",
+        "sex": "woman|man",
+        "age": "[2-9]0",
+        "predictors": "all",
+        "learned": "yes",
+    },
+    "playground": {
+        "predictor": "unbiased|offset \\+1|(sex|age) bias 0\\.(8|95)",
+        "q": "uniform|empirical|women|custom",
+        "weights": r"\d+(\.\d+){15}",
+        "threshold": r"[01]|0\.\d\d?",
+        "alpha": r"[01]|0\.\d\d?",
+        "bins": r"\d+",
+        "order": "flips|variance|moved|excess|tail",
+        "patient": r"\d+",
+        "metrics": "all",
+    },
+}
+
+
+WRITTEN = ("notebooks/*.md", "book/*.md", "book/_interactive/*.html")
+
+
+def test_links_to_a_view_name_settings_that_there_are() -> None:
+    found = []
+    for path in (p for place in WRITTEN for p in ROOT.glob(place)):
+        text = path.read_text()
+        found += re.findall(r"(explorer|playground)\.html[?#]([^\"')\s]+)", text)
+        found += [(path.stem, words) for words in re.findall(r'data-try="([^"]+)"', text)]
+
+    assert len(found) >= 7
+    for tool, words in found:
+        for name, setting in parse_qsl(unescape(words), strict_parsing=True):
+            assert re.fullmatch(SETTINGS[tool][name], setting), (tool, words)
 
 
 def test_what_the_pages_load_is_the_same_every_time(tmp_path: Path) -> None:
