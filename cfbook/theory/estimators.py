@@ -43,7 +43,7 @@ def observational_mean(g: Tensor, member: Tensor) -> Estimate:
 
     Only the members of the subgroup speak; a rare subgroup is heard badly.
 
-    Proved and simulated at :eq:`eq:obs_estimator` in :doc:`/notebooks/theory`.
+    Simulated at :eq:`eq:obs_estimator` in :doc:`/notebooks/theory`; see :doc:`/book/proofs`.
 
     Args:
         g: Observed predictions, shape (n,).
@@ -72,7 +72,7 @@ def counterfactual_mean(g: Tensor) -> Estimate:
     :math:`\mathbb{E}[g(X) \mid A = z]` only if the generator is right, the effect is the total
     one, and A is independent of everything that is held fixed.
 
-    Proved and simulated at :eq:`eq-cf-estimator` in :doc:`/notebooks/theory`.
+    Simulated at :eq:`eq-cf-estimator` in :doc:`/notebooks/theory`; see :doc:`/book/proofs`.
 
     Args:
         g: Predictions on the counterfactual images, one for each patient, shape (n,).
@@ -114,7 +114,7 @@ def counterfactual_variance(g: Tensor) -> VarianceTerms:
     off. Both terms are unbiased, so the signal may come out slightly negative. They sum to the
     variance of an estimator that uses one draw for each patient.
 
-    Proved and simulated at :eq:`eq:cf_variance` in :doc:`/notebooks/theory`.
+    Simulated at :eq:`eq:cf_variance` in :doc:`/notebooks/theory`; see :doc:`/book/proofs`.
 
     Args:
         g: Predictions on R counterfactual images of each patient, shape (n, R), R >= 2.
@@ -141,7 +141,7 @@ def variance_bound(variance: Tensor | float, generator_noise: Tensor | float, n:
     Safe in every case, but not tight under a correct model, where the generator's noise is part
     of the first term already.
 
-    Proved and simulated at :eq:`eq:cf_variance_bound` in :doc:`/notebooks/theory`.
+    Simulated at :eq:`eq:cf_variance_bound` in :doc:`/notebooks/theory`; see :doc:`/book/proofs`.
 
     Args:
         variance: :math:`\mathrm{Var}[g(X) \mid A = z]`, shape ().
@@ -164,7 +164,7 @@ def tolerable_generator_noise(variance: Tensor | float, n_z: int, n: int) -> Ten
     Sufficient, not necessary: from :func:`variance_bound` alone follows the weaker condition
     :math:`\sigma^2_{\mathrm{gen}} \leq \sigma^2 (n / n_z - 1)`.
 
-    Proved and simulated at :prf:ref:`prop:variance` in :doc:`/notebooks/theory`.
+    Simulated at :prf:ref:`prop:variance` in :doc:`/notebooks/theory`; see :doc:`/book/proofs`.
 
     Args:
         variance: :math:`\sigma^2 = \mathrm{Var}[g(X) \mid A = z]`, shape ().

@@ -219,7 +219,7 @@ def test_holm_is_that_of_a_library() -> None:
     for place, i in enumerate(order):  # by its definition, one by one
         worst = max(worst, min(1.0, (12 - place) * p[i]))
         expected[i] = worst
-    assert claims._holm(p) == pytest.approx(expected)
+    assert claims.holm(p) == pytest.approx(expected)
 
 
 def test_the_spread_between_trainings_is_in_the_interval() -> None:
