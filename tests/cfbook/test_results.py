@@ -138,8 +138,6 @@ def test_committed_weights_reproduce_the_committed_support() -> None:
 
 
 def test_committed_weights_reproduce_the_committed_soundness() -> None:
-    if "detailed-0" not in set(pd.read_csv(RESULTS / learned.SOUNDNESS).generator):
-        pytest.skip("soundness.csv is of the autoencoder: part 5 has not been made again")
     book = preset("book")
     readers = {name: p.obtain() for name, p in probes(book).items()}
     truth = phantom_cohort("C", book).oracle
