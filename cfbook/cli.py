@@ -566,6 +566,21 @@ def student(source: Path, out: Path) -> list[Path]:
     return students_edition(source, out)
 
 
+def worksheets(notebooks: Sequence[Path], out: Path) -> list[Path]:
+    """Write notebooks to work in, with an empty cell for each answer.
+
+    They have neither solutions nor outputs. A cell below an answer that is a number checks it.
+    Worksheets that are there already are left alone, since they may hold answers.
+
+    Args:
+        notebooks (NOTEBOOK): Chapters.
+        out (OUT): The folder to write to.
+    """
+    from cfbook.production.student import worksheets
+
+    return worksheets(notebooks, out)
+
+
 def slides(notebooks: Sequence[Path], out: Path) -> list[Path]:
     """Draw every figure of notebooks large, for slides.
 

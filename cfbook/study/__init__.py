@@ -9,6 +9,7 @@ _OFFERED = {
     "cfbook.figures.ladders": "style",
     "cfbook.notation": "tex",
     "cfbook.printed_tables": "METRICS",
+    "cfbook.production.answers": "check_answer",
     "cfbook.production.prose": "count keep",
     "cfbook.production.show": "show",
     "cfbook.study.claims": "BIASED EVERYONE NETWORKS VERDICTS by_training columns estimate"

@@ -10,11 +10,16 @@ from pathlib import Path
 from shutil import copy, copytree
 
 import nbformat
+import numpy as np
 import pytest
+import torch
 from machine import all_paths
+from tiny import notebook
 
+from cfbook import study
+from cfbook.production.answers import digest
 from cfbook.production.notebooks import read, run_notebook
-from cfbook.production.student import _strip, _without_solutions, students_edition
+from cfbook.production.student import _strip, _without_solutions, students_edition, worksheets
 from cfcore.checks import InputError
 from cfcore.cli import main
 
@@ -75,9 +80,11 @@ def test_every_exercise_has_a_solution_that_is_taken_out(path: Path) -> None:
 
 def test_cells_that_check_a_solution_go_with_it() -> None:
     page = "a\n```{code-cell} ipython3\n:tags: [solution]\n\nassert secret\n```\nb\n"
+    page += "```{code-cell} ipython3\n:tags: [check, remove-cell]\n\ncheck(1)\n```\n"
     assert _without_solutions(page) == "a\nb\n"
     cells = [
         {"cell_type": "code", "source": ["assert secret"], "metadata": {"tags": ["solution"]}},
+        {"cell_type": "code", "source": ["check(1)"], "metadata": {"tags": ["check"]}},
         {"cell_type": "code", "source": ["shown"], "metadata": {}},
     ]
     left = _strip(json.dumps({"cells": cells}).encode(), ".ipynb")
@@ -225,3 +232,119 @@ def test_notebooks_of_the_edition_run_in_a_folder_of_their_own(name: str, editio
     kinds = [cell.cell_type for cell in executed.cells]
     assert kinds.count("code") == [cell.cell_type for cell in before.cells].count("code") > 5
     assert all_paths((edition / "out/again.ipynb").read_text()) == []
+
+
+@pytest.fixture(scope="module")
+def sheets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sheets")
+    assert len(worksheets(PAGES[:-1], folder)) == len(PAGES) - 1
+    return folder
+
+
+def cells_tagged(tag: str, path: Path) -> list[nbformat.NotebookNode]:
+    cells = nbformat.read(path, as_version=4).cells
+    return [cell for cell in cells if tag in cell.metadata.get("tags", [])]
+
+
+def fill_in(path: Path, answers: dict[str, object]) -> None:
+    """Write answers into the cells of a worksheet, as a student does."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        for name, value in answers.items():
+            cell.source = cell.source.replace(f"{name} = None", f"{name} = {value}")
+    nbformat.write(notebook, path)
+
+
+@pytest.mark.parametrize("path", PAGES[:-1], ids=lambda path: path.stem)
+def test_a_worksheet_has_a_cell_for_each_answer_and_nothing_of_a_solution(
+    path: Path, sheets: Path
+) -> None:
+    sheet = nbformat.read(sheets / f"{path.stem}.ipynb", as_version=4)
+    nbformat.validate(sheet)
+    page = path.read_text()
+    text = "\n".join(cell.source for cell in sheet.cells)
+
+    assert ASKED.findall(text) == ASKED.findall(page)
+    assert all(solution not in text for solution in texts(page))
+    assert [
+        cell for cell in sheet.cells if cell.get("outputs") or cell.get("execution_count")
+    ] == []
+    for before, cell in zip(sheet.cells, sheet.cells[1:], strict=False):
+        asked, answer = ASKED.search(before.source), "answer" in cell.metadata.get("tags", [])
+        assert bool(asked) is answer, f"{before.source}: no cell for the answer follows"
+    # Every number that a solution computes is asked for, and checked.
+    solved = [c.source for c in read(path).cells if "solution" in c.metadata.get("tags", [])]
+    numbers = re.findall(r"^ *(answer_\d) = ", "\n".join(solved), re.MULTILINE)
+    cells = sheets / f"{path.stem}.ipynb"
+    assert [
+        c.source.splitlines()[-1] for c in cells_tagged("answer", cells) if "None" in c.source
+    ] == [f"{name} = None" for name in numbers]
+    assert len(cells_tagged("check", cells)) == len(numbers) >= bool(solved)
+
+
+def test_worksheets_say_what_is_wrong_and_accept_what_is_right(
+    sheets: Path, tmp_path: Path
+) -> None:
+    path = Path(copy(sheets / "metrics.ipynb", tmp_path))
+    label = "exercise-metrics"
+    with pytest.raises(InputError, match=rf"{label}-3: there is no answer yet; put your number"):
+        run_notebook(path, tmp_path / "out.ipynb", progress=False)
+    stopped = nbformat.read(tmp_path / "out.failed.ipynb", as_version=4)
+    said = [
+        out.evalue for cell in stopped.cells for out in cell.get("outputs", ()) if "evalue" in out
+    ]
+    assert [one.partition(";")[0] for one in said] == [
+        f"{label}-{k}: there is no answer yet" for k in (1, 3)
+    ]
+    assert "all checks hold" in str(stopped.cells[-1].outputs), "the cells below did not run"
+
+    fill_in(path, {"answer_1": 3 / 4, "answer_3": 0.81})
+    done = nbformat.read(run_notebook(path, tmp_path / "out.ipynb", progress=False), as_version=4)
+    said = [
+        out.text for c in done.cells if "check" in c.metadata.get("tags", []) for out in c.outputs
+    ]
+    assert said == [f"{label}-1: right\n", f"{label}-3: right\n"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "x-1: there is no answer yet"),
+        (..., "x-1: there is no answer yet"),
+        ("many", "x-1: the answer is a number, not 'many'"),
+        (0.76, "x-1: 0.76 is not the answer"),
+        (float("nan"), "x-1: nan is not the answer"),
+    ],
+)
+def test_an_answer_that_is_not_right_is_told_so(answer: object, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        study.check_answer("x-1", answer, digest("x-1", 0.75))
+
+
+def test_an_answer_counts_to_two_decimals(capsys: pytest.CaptureFixture[str]) -> None:
+    for answer in (0.754, np.float32(0.75), torch.tensor(0.7461)):
+        study.check_answer("x-1", answer, digest("x-1", 0.75))
+    study.check_answer("x-2", -0.001, digest("x-2", 0))
+
+    assert capsys.readouterr().out == "x-1: right\n" * 3 + "x-2: right\n"
+
+
+def test_a_worksheet_with_answers_is_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "sheets"
+    assert main(["worksheets", str(PAGES[0]), str(out)]) == 0
+    (sheet,) = out.iterdir()
+    sheet.write_text("my answers")
+
+    assert worksheets(PAGES[:2], out) == [out / f"{PAGES[1].stem}.ipynb"]
+    assert sheet.read_text() == "my answers"
+
+
+def test_a_check_without_its_exercise_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    for source, message in (
+        ("study.check_answer('exercise-a', b, 'c')", "a.md: there is no exercise exercise-a"),
+        ("assert b == 3", "a.md: a cell tagged 'check' calls study.check_answer"),
+    ):
+        path.write_text(notebook("n: int = 1", f":tags: [check]\n{source}"))
+        with pytest.raises(InputError, match=message):
+            worksheets([path], tmp_path)
