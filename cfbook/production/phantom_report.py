@@ -51,7 +51,7 @@ def identity() -> Identity:
     return Identity(Phantom(_SIZES.size))
 
 
-def _export_phantom(folder: Path, rows: int | None = None, seed: int = 0) -> dict[str, Any]:
+def export_phantom(folder: Path, rows: int | None = None, seed: int = 0) -> dict[str, Any]:
     """Write patients whom no network has seen, and networks, as somebody else would have them.
 
     Args:
@@ -129,7 +129,7 @@ def _write_phantom_report(report: Path, table: Path) -> pd.DataFrame:
         for seed in _SEEDS:
             folder = Path(name, str(seed))
             folder.mkdir()
-            plan = _export_phantom(folder, seed=seed)
+            plan = export_phantom(folder, seed=seed)
             for generator, where in _GENERATORS.items():
                 path = folder / f"{generator}.yml"
                 path.write_text(yaml.safe_dump(plan | {"generator": where}, sort_keys=False))

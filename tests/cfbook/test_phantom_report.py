@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cfbook.paths import ROOT
-from cfbook.production.phantom_report import _export_phantom, _verdicts_of
+from cfbook.production.phantom_report import _verdicts_of, export_phantom
 from cfcore.report.conclusions import RULES
 from cfscm import audit
 from cfscm.auditing import readers
@@ -88,7 +88,7 @@ def test_the_report_is_the_one_of_the_table(table: pd.DataFrame) -> None:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict]]:
     """A fifth of the patients, and readers that learn for a moment."""
     folder = tmp_path_factory.mktemp("phantom")
-    plan = _export_phantom(folder, rows=800) | {"pictures": "none", "replicates": 100}
+    plan = export_phantom(folder, rows=800) | {"pictures": "none", "replicates": 100}
     plan["nuisances"] = {"sex": "all", "age": [30, 80]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readers, "_STEPS", 60)
