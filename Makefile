@@ -14,6 +14,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 NOTEBOOKS := $(sort $(wildcard notebooks/*.md))
+LABS := $(sort $(wildcard book/lab_*.md))
 EXECUTED := $(NOTEBOOKS:%.md=_build/executed/%.ipynb)
 SOURCES = $$(find cfcore cfscm cfchest cfbook data -type f -not -name '*.pyc' | LC_ALL=C sort) requirements.lock
 PAGES := $(shell find book -type f -not -name '*.pyc') _config.yml _toc.yml
@@ -27,7 +28,7 @@ RENDERED := book browser interactive
 BOOK_CHECK := $(RENDERED:%=book-check-%)
 REFRESHED := $(NOTEBOOKS:notebooks/%.md=baseline-%)
 
-.PHONY: help setup hooks lint unit $(UNIT) nbval $(NBVAL) book-check $(BOOK_CHECK) test book executed baseline $(REFRESHED) student slides reproduce verify-artefacts real bench wheel-check serve clean FORCE
+.PHONY: help setup hooks lint unit $(UNIT) nbval $(NBVAL) book-check $(BOOK_CHECK) test book executed baseline $(REFRESHED) student lab slides reproduce verify-artefacts real bench wheel-check serve clean FORCE
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -107,11 +108,22 @@ baseline: setup ## Re-execute the committed notebooks (the nbval baseline)
 $(REFRESHED): baseline-%:
 	$(BIN)/cfcore run notebooks/$*.md notebooks/$*.ipynb
 
-student: book ## Write notebooks and book without solutions to _build/student
+student: book ## Write worksheets, and the book without solutions, to _build/student
 	rm -rf _build/student
-	$(BIN)/cfcore student _build/executed _build/student
-	$(BIN)/jupyter-book build _build/student -W -n --keep-going
-	mv _build/student/_build/html _build/student/html
+	$(BIN)/cfcore student _build/executed _build/student/sources
+	$(BIN)/jupyter-book build _build/student/sources -W -n --keep-going
+	mv _build/student/sources/_build/html _build/student/html
+	rm -r _build/student/sources
+	$(BIN)/cfcore worksheets $(NOTEBOOKS) $(LABS) _build/student/notebooks
+
+.venv/lab: .venv/stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --constraint requirements.lock --editable '.[lab]'
+	touch $@
+
+# Worksheets that are there are kept, with their answers.  A kernel that is not encrypted would warn of it.
+lab: setup .venv/lab ## Open worksheets in JupyterLab; they and your answers are in runs/lab
+	$(BIN)/cfcore worksheets $(NOTEBOOKS) $(LABS) runs/lab
+	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/jupyter lab --KernelManager.transport_encryption=auto runs/lab
 
 slides: setup ## Draw every figure large, for slides, into _build/slides
 	$(BIN)/cfcore slides $(NOTEBOOKS) _build/slides

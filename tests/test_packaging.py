@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -29,11 +30,16 @@ def lock() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pins}
 
 
-def direct() -> list[Requirement]:
-    """What pyproject.toml asks for, extras included."""
+def extras() -> dict[str, list[str]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [name for names in project["optional-dependencies"].values() for name in names]
-    return [Requirement(text) for text in project["dependencies"] + extras]
+    return project["optional-dependencies"]
+
+
+def direct() -> list[Requirement]:
+    """What pyproject.toml asks for, extras included but the one that is not in the lock."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked = [text for extra, texts in extras().items() if extra != "lab" for text in texts]
+    return [Requirement(text) for text in project["dependencies"] + locked]
 
 
 def test_every_line_of_the_lock_is_one_exact_version() -> None:
@@ -55,6 +61,37 @@ def test_the_lock_holds_all_that_the_project_asks_for() -> None:
     assert missing == []
     unfit = [str(r) for r in direct() if lock()[canonicalize_name(r.name)] not in r.specifier]
     assert unfit == []
+
+
+def test_jupyterlab_is_in_its_extra_and_on_binder_and_not_in_the_lock() -> None:
+    lab = [Requirement(text) for text in extras()["lab"]]
+    index, locked, *rest = (ROOT / "binder/requirements.txt").read_text().splitlines()
+
+    assert not {canonicalize_name(r.name) for r in lab} & {*lock()}
+    assert rest == extras()["lab"]
+    assert index == "--extra-index-url https://download.pytorch.org/whl/cpu"
+    assert (ROOT / "binder" / locked.removeprefix("-r ")).resolve() == ROOT / "requirements.lock"
+
+
+def test_binder_and_make_write_the_same_worksheets(tmp_path: Path) -> None:
+    (binder,) = re.findall("^cfcore .+$", (ROOT / "binder/postBuild").read_text(), re.MULTILINE)
+    # The pages are there; nothing is installed, since both stamps are newer than what they need.
+    for folder in ("notebooks", "book", ".venv"):
+        (tmp_path / folder).mkdir()
+    for name in ("notebooks/a.md", "book/lab_b.md", "requirements.lock", "pyproject.toml"):
+        (tmp_path / name).touch()
+    for name in ("stamp", "lab"):
+        (tmp_path / ".venv" / name).touch()
+    call = ["make", "-n", "-f", ROOT / "Makefile", "lab"]
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    made = subprocess.run(
+        call, cwd=tmp_path, env=outside, capture_output=True, text=True, check=True
+    ).stdout
+
+    words = "cfcore worksheets notebooks/a.md book/lab_b.md runs/lab"
+    assert binder.replace("*", "a", 1).replace("*", "b") == words
+    assert f".venv/bin/{words}\n" in made
+    assert "pip" not in made and "jupyter lab" in made
 
 
 def test_what_is_installed_is_the_lock() -> None:
@@ -150,16 +187,13 @@ def third_party() -> set[str]:
 
 def test_every_module_that_is_imported_comes_with_the_package_or_a_named_extra() -> None:
     homes = importlib.metadata.packages_distributions()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
     bare = {
         name for name in third_party() if not {canonicalize_name(d) for d in homes[name]} & asked()
     }
 
     assert bare - set(EXTRAS) == set()
     for module, extra in EXTRAS.items():
-        brought = needed(*(Requirement(text).name for text in extras[extra]))
+        brought = needed(*(Requirement(text).name for text in extras()[extra]))
         assert {canonicalize_name(name) for name in homes[module]} & brought, module
 
 
