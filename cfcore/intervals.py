@@ -47,8 +47,7 @@ _RULES = {
     **dict.fromkeys(("S_flip", "D_obs"), Rule(0, 1, doubtful=LARGE)),  # if they seldom change
     "S_var": Rule(0, 0.25),
     **dict.fromkeys(("ECE_orig", "ECE_marg"), ERROR),
-    "MCE_orig": replace(ERROR, doubtful_difference=ALWAYS),
-    "MCE_marg": replace(ERROR, doubtful_difference=LARGE),
+    **dict.fromkeys(("MCE_orig", "MCE_marg"), replace(ERROR, doubtful_difference=ALWAYS)),
     "S_rank": Rule(-1, 1, pivotal=True, doubtful=LARGE),
     "tau_b": Rule(-1, 1),
     "abs_rank_change": Rule(0, pivotal=True),

@@ -48,11 +48,11 @@ def show(
     from IPython.display import display
 
     number = _NUMBERS.setdefault(caption, len(_NUMBERS) + 1)
-    display(Shown(_in_words(frame, digits), caption, number, tuple(bold), note, fold))
+    display(_Shown(_in_words(frame, digits), caption, number, tuple(bold), note, fold))
 
 
 @dataclass(frozen=True)
-class Shown:
+class _Shown:
     """A table as a page shows it: all cells text, its number in the chapter, rows that matter."""
 
     words: "pd.DataFrame"

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from cfcore import intervals
-from cfcore.intervals import ALWAYS, ERROR, SHARE, Rule
+from cfcore.intervals import ALWAYS, ERROR, LARGE, SHARE, Rule
 
 # By simulation (benchmarks/coverage.py), as for the metrics.
 _RULES = {
@@ -20,14 +20,10 @@ _RULES = {
     **dict.fromkeys(("null_flip", "null_abs"), SHARE),
     **dict.fromkeys(("S_var_sex", "S_var_age"), intervals.rule("S_var")),
     "ECE_q": ERROR,
-    "gap_race": replace(ERROR, doubtful_difference=ALWAYS),
-    "gap_age": replace(SHARE, doubtful=ALWAYS),
-    **dict.fromkeys(
-        ("variance_ratio", "variance_women", "variance_everyone"),
-        Rule(0, doubtful=ALWAYS, doubtful_difference=ALWAYS),
-    ),
+    **dict.fromkeys(("gap_race", "gap_age"), replace(ERROR, doubtful_difference=ALWAYS)),
+    "variance_ratio": Rule(0, doubtful=ALWAYS, doubtful_difference=LARGE),
     "gap_coin": SHARE,
-    "marginal_accuracy": Rule(-1, 1),
+    "marginal_accuracy": Rule(-1, 1, pivotal=True, doubtful=LARGE),
 }
 
 

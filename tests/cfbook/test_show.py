@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
-from cfbook.production.show import Shown, _in_words
+from cfbook.production.show import _in_words, _Shown
 
 FRAME = pd.DataFrame(
     {"R_IE": [0.51234, 12.3456], "low": [0.4, 11.0], "high": [0.6, 13.0], "n": [1200, 7]},
@@ -16,12 +16,12 @@ FRAME = pd.DataFrame(
 )
 
 
-def html(shown: Shown) -> str:
+def html(shown: _Shown) -> str:
     return shown._repr_html_()
 
 
 def test_page_and_plain_text_hold_the_same_words() -> None:
-    shown = Shown(_in_words(FRAME, 2), "Sex matters.", 3)
+    shown = _Shown(_in_words(FRAME, 2), "Sex matters.", 3)
 
     rows = [row.split("</tr>")[0] for row in html(shown).split("<tr>")[1:]]
     found = [word for row in rows for word in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
@@ -37,7 +37,7 @@ def test_page_and_plain_text_hold_the_same_words() -> None:
 
 def test_number_and_caption_can_be_linked_and_everything_is_escaped() -> None:
     wild = FRAME.rename(columns={"n": "<b>"}).assign(text="<script>&")
-    page = html(Shown(_in_words(wild, 3), "Of `R_IE` < 1 & <i>", 2))
+    page = html(_Shown(_in_words(wild, 3), "Of `R_IE` < 1 & <i>", 2))
 
     assert '<figure class="show" id="table-2">' in page
     assert "<b>Table 2.</b> Of <i>R</i><sub>IE</sub> &lt; 1 &amp; &lt;i&gt;</figcaption>" in page
@@ -46,7 +46,7 @@ def test_number_and_caption_can_be_linked_and_everything_is_escaped() -> None:
 
 
 def test_a_folded_table_shows_its_caption_and_a_note_stands_below() -> None:
-    shown = Shown(_in_words(FRAME, 3), "A", 4, note="Of `n` & more.", fold=True)
+    shown = _Shown(_in_words(FRAME, 3), "A", 4, note="Of `n` & more.", fold=True)
 
     page = html(shown)
     assert page.startswith(
@@ -63,7 +63,7 @@ def test_numbers_of_a_column_share_their_decimals_unless_nothing_would_be_left()
 
 
 def test_rows_that_matter_are_bold_and_text_stands_left() -> None:
-    page = html(Shown(_in_words(FRAME.assign(text="Setting 1"), 3), "A", 1, ("sex < 1",)))
+    page = html(_Shown(_in_words(FRAME.assign(text="Setting 1"), 3), "A", 1, ("sex < 1",)))
 
     rules = dict(re.findall(r"#T_1 \.(\w+) \{\s*([^}]+?);\s*\}", page))
     assert rules == {"col3": "text-align: left", "row1": "font-weight: bold"}
@@ -73,7 +73,7 @@ def test_rows_that_matter_are_bold_and_text_stands_left() -> None:
 
 def test_rows_and_columns_may_have_two_levels() -> None:
     both = FRAME.set_index("n", append=True)[["R_IE"]]
-    page = html(Shown(_in_words(both, 3), "A", 1))
+    page = html(_Shown(_in_words(both, 3), "A", 1))
 
     assert "predictor" in page and ">1200</th>" in page and ">0.512</td>" in page
 
@@ -99,5 +99,5 @@ def test_a_notebook_counts_its_tables_and_a_table_shown_again_keeps_its_number(
     assert ">0.123<" in shown[0]["text/html"] and ">0.12<" in shown[2]["text/html"]
     # No process leaves its mark: nbval compares the page too.
     assert shown[0]["text/html"] == html(
-        Shown(_in_words(pd.DataFrame({"a": [0.12345]}), 3), "One.", 1)
+        _Shown(_in_words(pd.DataFrame({"a": [0.12345]}), 3), "One.", 1)
     )

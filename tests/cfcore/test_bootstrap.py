@@ -312,7 +312,11 @@ def test_several_trainings_are_covered_by_the_whole_rule() -> None:
         for key, row in table.iterrows()
     }
     assert len(held) > 50
-    assert {name for (name, _), share in held.items() if share < 0.9} == {"gap_race"}
+    assert {name for (name, _), share in held.items() if share < 0.9} == {
+        "gap_age",
+        "gap_coin",
+        "gap_race",
+    }  # gaps of small groups, and of groups that mean nothing
 
 
 def test_the_note_stands_in_reports_where_it_belongs() -> None:
