@@ -204,7 +204,7 @@ def test_the_book_is_light() -> None:
     sizes = {path: path.stat().st_size for path in BOOK.rglob("*") if path.is_file()}
     mathjax = [path for path in sizes if "mathjax" in path.parts]
 
-    assert sum(sizes.values()) < 34e6
+    assert sum(sizes.values()) < 38e6
     assert sum(sizes[path] for path in mathjax) < 1.5e6
     assert [path for path in mathjax if path.suffix == ".woff"]
     assert [path for path in sizes if "fontawesome" in str(path) or path.suffix == ".map"] == []

@@ -251,7 +251,7 @@ def test_the_chapters_are_one_touch_away_on_a_phone(tab: Tab) -> None:
     page = tab.open("notebooks/metrics")
     page.set_viewport_size(PHONE)
     sidebar = page.locator(".bd-sidebar-primary")
-    chapter = sidebar.get_by_role("link", name="The paper's claims, tested")
+    chapter = sidebar.get_by_role("link", name="The paper’s claims, tested")
     chapter.wait_for(state="hidden")
 
     page.locator("button.primary-toggle").click()
