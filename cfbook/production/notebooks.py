@@ -179,9 +179,12 @@ def _execute(
     import zmq
     from traitlets.config import Config
 
-    # Without it the kernel warns that others could listen.
+    # Without encryption a kernel warns that others could listen. At its end it is interrupted, and
+    # logs that as an error unless it is idle by then; errors of cells are not in its log.
     encryption = "auto" if zmq.has("curve") else "disabled"
-    kernel = {"config": Config({"KernelManager": {"transport_encryption": encryption}})}
+    quiet = {"extra_arguments": ["--IPKernelApp.log_level=CRITICAL"]}
+    options = {"KernelManager": {"transport_encryption": encryption}, "NotebookClient": quiet}
+    kernel = {"config": Config(options)}
     kernel |= {"kernel_name": "python3", "cwd": source.parent, "progress_bar": progress}
     out.parent.mkdir(parents=True, exist_ok=True)
     failed = out.with_name(f"{out.stem}.failed.ipynb")

@@ -347,3 +347,23 @@ def test_a_run_says_nothing_of_its_own_on_the_screen(small: Path) -> None:
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
 
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "")
+
+
+BUSY = """import time
+handlers = get_ipython().kernel.shell_handlers
+answer = handlers["kernel_info_request"]
+async def slowly(*message):
+    await answer(*message)
+    time.sleep(5)
+handlers["kernel_info_request"] = slowly"""
+
+
+def test_a_kernel_that_is_still_busy_at_its_end_says_nothing_on_the_screen(
+    small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # On a busy machine the interrupt before the end finds the kernel in its last answer.
+    small.write_text(notebook("n: int = 1", BUSY))
+
+    run_notebook(small, small.with_suffix(".ipynb"), progress=False)
+
+    assert capfd.readouterr() == ("", "")
