@@ -46,11 +46,11 @@ def mark(kind: str) -> str:
     )
 
 
-def forest(bars: Sequence[Bar], threshold: float, *, above: bool) -> str:
+def forest(bars: Sequence[Bar], threshold: float, claimed: tuple[float, float]) -> str:
     """Draw tests of one criterion, a row for each, as SVG whose colours a style sheet gives.
 
-    A line is the threshold, and the side on which the claim lies is shaded. The drawing is hidden
-    from screen readers: its numbers must stand in the text beside it.
+    A line is the threshold, and what the claim needs, between two values or beyond one, is shaded.
+    The drawing is hidden from screen readers: its numbers must stand in the text beside it.
     """
     low, high = _reach(bars, threshold)
     pitch = 7 if len(bars) > 8 else 11
@@ -65,8 +65,9 @@ def forest(bars: Sequence[Bar], threshold: float, *, above: bool) -> str:
             y += pitch
         y += 4
     bottom = _point(y - pitch / 2)
-    at, end = _place(threshold, low, high), _RIGHT if above else _LEFT
-    side = f'<rect class="side" x="{min(at, end)}" y="0" width="{_point(abs(end - at))}" '
+    at = _place(threshold, low, high)
+    start, end = (_place(min(max(value, low), high), low, high) for value in claimed)
+    side = f'<rect class="side" x="{start}" y="0" width="{_point(end - start)}" '
     ground = [f'{side}height="{bottom}"/>', f'<path class="threshold" d="M{at} 0V{bottom}"/>']
     parts = [*ground, *rows, *_axis(low, high, bottom)]
     box = f"0 0 {_WIDTH} {_point(bottom + _TEXT + 4)}"
@@ -109,15 +110,20 @@ def _axis(low: float, high: float, y: float) -> list[str]:
 
 
 def _round_numbers(low: float, high: float) -> list[float]:
-    """At most five round numbers between two others.
+    """Two to five round numbers between two others.
 
     Example:
         >>> _round_numbers(-2.3, 3.9), _round_numbers(0.55, 1.05)
         ([-2.0, 0.0, 2.0], [0.6, 0.8, 1.0])
+        >>> _round_numbers(-0.18, 0.18)
+        [-0.1, 0.0, 0.1]
     """
     power = 10 ** math.floor(math.log10((high - low) / 4))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= (high - low) / 4)
-    whole = range(math.ceil(low / step), math.floor(high / step) + 1)
+    wide = next(m for m in (1, 2, 5, 10) if m * power >= (high - low) / 4)
+    for step in (wide * power, wide * power / 2):
+        whole = range(math.ceil(low / step), math.floor(high / step) + 1)
+        if len(whole) > 1:
+            break
     return [float(f"{number * step:.6g}") for number in whole]
 
 

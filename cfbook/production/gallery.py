@@ -38,7 +38,10 @@ _CHAPTERS = {
     "standardisation": ("fig-standardisation-curves", "Ask patients whether a generator is wrong."),
     "training": ("fig-training-outline", "Train a generator, and compare it with the truth."),
     "missing": ("fig-missing-curve", "Train a generator when most labels are missing."),
-    "real": ("fig-real-associations", "See what will be asked of real radiographs, and what is known so far."),
+    "real": (
+        "fig-real-associations",
+        "See what will be asked of real radiographs, and what is known so far.",
+    ),
     "printed_tables": (
         "fig-printed-tables-offsets",
         "Check printed tables by inequalities between cells.",

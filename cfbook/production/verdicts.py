@@ -1,5 +1,6 @@
 """The claims of the paper as a page shows them: in words, drawn, judged, with every test behind."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -228,8 +229,7 @@ def _legend() -> str:
     items = [f"<span>{mark(kind)}{name}</span>" for kind, name in marks]
     words = (
         "Each mark is one test and its bar the 95 % interval. The uppermost is the primary test, "
-        "which alone decides. The vertical line is the threshold; the side that the claim needs is "
-        "shaded."
+        "which alone decides. The vertical line is the threshold; what the claim needs is shaded."
     )
     return f'<p class="legend">{words}<br>{" ".join(items)}</p>'
 
@@ -241,7 +241,9 @@ def _panel(tests: pd.DataFrame) -> str:
         for t in tests.itertuples()
     ]
     first = tests.iloc[0]
-    return forest(bars, first.threshold, above=first.direction != "below")
+    at, far = first.threshold, math.inf
+    ranges = {"below": (-far, at), "within": (at - first.margin, at + first.margin)}
+    return forest(bars, at, ranges.get(first.direction, (at, far)))
 
 
 def _side(test: pd.Series) -> str:

@@ -79,7 +79,7 @@ def test_a_reason_why_a_test_cannot_fail_stands_with_its_tests() -> None:
 
 def test_marks_lie_where_their_values_do_and_say_which_side_is_claimed() -> None:
     bars = [Bar("C->C", 1.0, 0.0, 2.0, "supported", most=3.0), Bar("M->M", 2.0, 1.0, 3.0, "tie")]
-    drawn = ElementTree.fromstring(forest(bars, 0.0, above=True))
+    drawn = ElementTree.fromstring(forest(bars, 0.0, (0.0, math.inf)))
     side, line = drawn.find("rect[@class='side']"), drawn.find("path[@class='threshold']")
 
     dots = [float(dot.get("cx")) for dot in drawn.iter("circle")]
@@ -88,10 +88,10 @@ def test_marks_lie_where_their_values_do_and_say_which_side_is_claimed() -> None
     assert dots == [pytest.approx((left + right) / 2, abs=0.11)]
     assert line.get("d").startswith(f"M{side.get('x')} ") and float(side.get("x")) == left
     assert [text.text for text in drawn.iter("text")][:2] == ["C→C", "M→M"]
-    assert forest(bars, 0.0, above=True) == forest(bars, 0.0, above=True)
+    assert forest(bars, 0.0, (0.0, math.inf)) == forest(bars, 0.0, (0.0, math.inf))
 
 
 def test_unknown_values_are_not_drawn() -> None:
-    drawn = forest([Bar("C->C", 0.5, math.nan, math.nan, "inconclusive")], 0.5, above=False)
+    drawn = forest([Bar("C->C", 0.5, math.nan, math.nan, "inconclusive")], 0.5, (-math.inf, 0.5))
 
     assert "nan" not in drawn and drawn.count("<circle") == 1
