@@ -287,8 +287,7 @@ def _changes() -> str:
     count = changed.pop("of").iloc[0]
     said = (
         f"With five new trainings in place of three, {len(changed)} of {count:,} means in the "
-        "chapters on the settings left the 95 % interval that they had before. Old and new "
-        "intervals overlap everywhere."
+        "chapters on the settings left the 95 % interval that they had before."
     )
     rows = changed.round(4).astype(object)
     return "\n".join(["\n## Numbers that changed\n", said + "\n", as_html(rows)])
